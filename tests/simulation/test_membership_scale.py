@@ -82,7 +82,7 @@ def test_observers_that_stood_still_for_any_time_kill_nobody(
         swarm.run_for(pause_s)
         for observer in observers:
             if deaf:
-                swarm.hosts[observer].inbox.clear()
+                swarm.hosts[observer].waiting.clear()
             swarm.resume(observer)
         swarm.run_for(5.0)  # after the pause the observers judge with the loss of the pause
         network.default = LinkModel()

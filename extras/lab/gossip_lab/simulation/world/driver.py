@@ -41,7 +41,7 @@ from gossip.vectors import compared
 
 from .host import C, SimProcess
 from .links import Links
-from .machine import NS, Machine, to_ns
+from .machine import Machine, to_ns
 from .network import Network
 from .observer import MANY, Hooks
 from .slow_nodes import SlowNodes
@@ -299,11 +299,7 @@ class Swarm(Timeline, Generic[C]):
         host.state = "up"
         for see in self.hooks.resume:
             see(self, peer)
-        # Events that waited for the slow node before the pause come first.
-        host.inbox.extendleft(reversed(host.waiting))
-        host.waiting.clear()
-        while host.inbox and host.state == "up":
-            self._slow_nodes.handle(host, *host.inbox.popleft())
+        self._slow_nodes.catch_up(host)
         still_s = host.machine.clock_s(self.now_ns) - host.machine.clock_s(host.paused_at_ns)
         if still_s > STALLED_AFTER_S:
             self._handle(host, events.ClockJumped(still_s))
@@ -414,7 +410,6 @@ class Swarm(Timeline, Generic[C]):
 
     def _close_process(self, host: SimProcess[C]) -> None:
         host.timers.clear()
-        host.inbox.clear()
         host.waiting.clear()
         self._links.close_process(host)
 
@@ -427,7 +422,7 @@ class Swarm(Timeline, Generic[C]):
             if not self._slow_nodes.puts_off(host, event, said):
                 self._handle(host, event, said)
         elif host.state == "paused":
-            host.inbox.append((event, said))
+            host.waiting.append((event, said))
 
     def _handle(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None:
         self._handle_one(host, event, said)
@@ -443,7 +438,7 @@ class Swarm(Timeline, Generic[C]):
         self.deliveries += 1
         if self.deliveries > self.deliveries_max:
             raise self.too_many(self)
-        hooks, machine = self.hooks, host.machine
+        hooks = self.hooks
         self._record(self.now_ns, peer, event, said)
         kind: type = type(event)
         if kind is Received:
@@ -452,9 +447,7 @@ class Swarm(Timeline, Generic[C]):
             see(self, peer, event)
         if host.state == CRASHED:
             return
-        self.asked = host.core.handle(
-            event, self.now_ns / NS if machine.true else machine.clock_s(self.now_ns)
-        )
+        self.asked = host.core.handle(event, host.machine.clock_s(self.now_ns))
         if len(self.asked) > MANY:
             for see in hooks.flood:
                 see(self, peer, event)

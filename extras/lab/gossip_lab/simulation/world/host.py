@@ -102,9 +102,7 @@ class SimProcess(Generic[C]):
     lanes: dict[PeerId, Lane] = field(default_factory=dict)
     # Pending timer -> (due time in ns, requested time in s).
     timers: dict[Token, tuple[int, float]] = field(default_factory=dict)
-    # Events that arrived while the process was paused.
-    inbox: deque[tuple[Event, bytes | None]] = field(default_factory=deque)
-    # Events that a slow node has not handled yet.
+    # Events that a slow node has not handled yet, or that arrived while the process was paused.
     waiting: deque[tuple[Event, bytes | None]] = field(default_factory=deque)
     settling: deque[Event] = field(default_factory=deque)  # events that the node causes
     late_timers: list[tuple[int, Token]] = field(default_factory=list)

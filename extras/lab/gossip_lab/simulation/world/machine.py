@@ -26,8 +26,6 @@ class Machine:
         free_at_ns: Time at which the node will have handled its present event.
         copied_ns: Time at which the node will have copied all payloads that have arrived.
         waited: Number of events so far that had to wait for the node.
-        true: Whether the clock shows virtual time, as on most machines. Then no conversion is
-            needed.
     """
 
     slowness: float = 1.0
@@ -39,12 +37,9 @@ class Machine:
     rate: float = 1.0
     _since_ns: int = 0  # virtual time since when the clock has this rate
     _since_s: float = 0.0  # time of this clock at ``_since_ns``
-    true: bool = True
 
     def clock_s(self, now_ns: int) -> float:
         """Return the time of this machine's clock at the virtual time ``now_ns``, in seconds."""
-        if self.true:
-            return now_ns / NS
         return self._since_s + (now_ns - self._since_ns) * self.rate / NS
 
     def set_clock(self, now_ns: int, rate: float | None = None, jump_s: float = 0.0) -> None:
@@ -52,14 +47,10 @@ class Machine:
         present rate. Add ``jump_s`` to the clock, for clocks that do not start at 0."""
         self._since_s, self._since_ns = self.clock_s(now_ns) + jump_s, now_ns
         self.rate = self.rate if rate is None else rate
-        self.true = False
 
     def due_ns(self, at_s: float) -> int:
         """Return the virtual time at which a timer for ``at_s`` fires: when this clock shows at
         least ``at_s``, plus ``late_ns``."""
-        if self.true:
-            t_ns = ceil(at_s * NS)
-            return (t_ns if t_ns / NS >= at_s else t_ns + 1) + self.late_ns
         t_ns = self._since_ns + ceil((at_s - self._since_s) * NS / self.rate)
         while self.clock_s(t_ns) < at_s:  # rounded to a time that is too early
             t_ns += 1

@@ -56,6 +56,6 @@ class SlowNodes:
         self.handle_now(host, event, said)
 
     def catch_up(self, host: SimProcess[Any]) -> None:
-        """Handle all waiting events at once, because the node is no longer slow."""
+        """Handle all waiting events at once, because the node is no longer slow or paused."""
         while host.waiting and host.state == "up":
             self.handle(host, *host.waiting.popleft())

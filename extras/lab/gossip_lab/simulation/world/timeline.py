@@ -56,15 +56,10 @@ class Timeline:
 
     def run_for(self, duration_s: float) -> None:
         end_ns = self.now_ns + to_ns(duration_s)
-        heap = self._heap
-        pop = heappop
-        network = self.network
         self._tend_if_changed()
-        while heap and heap[0][0] <= end_ns:
-            self.now_ns, _, act, arguments = pop(heap)
-            act(*arguments)
-            if network.changed != self._seen:
-                self._tend_if_changed()
+        while self._heap and self._heap[0][0] <= end_ns:
+            self.step()
+            self._tend_if_changed()
         self.now_ns = end_ns
 
     def run_until(self, predicate: Callable[[], bool], limit_s: float) -> float:
