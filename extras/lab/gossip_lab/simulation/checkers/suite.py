@@ -13,7 +13,6 @@ from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
 from .base import Checker
 from .event_observer import EventObserver
 from .liveness import Liveness
-from .reachability import Reachability
 from .transitions import TableChecker, TableWatch
 
 C = TypeVar("C", bound=Checker)
@@ -110,7 +109,6 @@ class CheckerSuite(CheckerGroup, Observer):
         self._tables = [checker for checker in self.checkers if isinstance(checker, TableChecker)]
         self._watches: dict[PeerId, TableWatch | None] = {}
         self.observers: tuple[Observer, ...] = (self,)
-        self._reachability = [each for each in self.checkers if isinstance(each, Reachability)]
 
     def find(self, kind: type[C]) -> C:
         return next(each for each in self.checkers if isinstance(each, kind))
@@ -135,8 +133,8 @@ class CheckerSuite(CheckerGroup, Observer):
     def on_mishap(
         self, swarm: AnySwarm, peer: PeerId, to: PeerId, what: str, message: Message | None
     ) -> None:
-        for reach in self._reachability:
-            reach.on_mishap(swarm, peer, to, what, message)
+        for checker in self.checkers:
+            checker.on_mishap(swarm, peer, to, what, message)
 
     def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
         for checker in self.checkers:

@@ -44,13 +44,11 @@ class LinkModel:
     # Whether ``bytes_per_s`` is a fault. When it ends, payloads in transit are delivered at once.
     slowed: bool = False
     unreadable: bool = False  # whether payloads are lost, but no other messages
-    numbered_shares: tuple[tuple[int, float], ...] = field(init=False, repr=False, compare=False)
-    """(number of an effect in ``wire``, its probability)."""
-    disturbs: bool = field(init=False, repr=False, compare=False)
-    """Whether any probability is above 0."""
 
-    def __post_init__(self) -> None:
-        shares = (
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Probabilities of the effects on a message, in the order of their numbers in ``wire``."""
+        return (
             self.loss,
             self.duplicate,
             self.corrupt,
@@ -59,8 +57,6 @@ class LinkModel:
             self.spike,
             self.corrupt_payload,
         )
-        object.__setattr__(self, "numbered_shares", tuple(enumerate(shares, 1)))
-        object.__setattr__(self, "disturbs", any(shares))
 
 
 @dataclass(slots=True)

@@ -72,8 +72,7 @@ class Observer:
         for events or effects of one kind. The kind is the type of the event or effect; for
         ``Received`` and ``Send`` it is the type of the message. To save time, an observer may
         return methods only for the kinds that it needs."""
-        method = getattr(self, moment)
-        return () if getattr(method, "__func__", None) is getattr(Observer, moment) else (method,)
+        return (getattr(self, moment),)
 
 
 class _ByKind(dict[type, tuple[Watcher, ...]]):
@@ -118,17 +117,15 @@ class Hooks:
         return len(self._observers)
 
     def _sort(self) -> None:
-        self.start = self._overriding("on_start")
+        self.start = self._methods("on_start")
         self.event = _ByKind(self._observers, "on_event")
-        self.flood = self._overriding("on_flood")
+        self.flood = self._methods("on_flood")
         self.effect = _ByKind(self._observers, "on_effect")
         self.after = _ByKind(self._observers, "after_event")
-        self.resume = self._overriding("on_resume")
-        self.crash = self._overriding("on_crash")
-        self.fault = self._overriding("on_fault")
-        self.mishap = self._overriding("on_mishap")
+        self.resume = self._methods("on_resume")
+        self.crash = self._methods("on_crash")
+        self.fault = self._methods("on_fault")
+        self.mishap = self._methods("on_mishap")
 
-    def _overriding(self, name: str) -> tuple[Callable[..., None], ...]:
-        plain = getattr(Observer, name)
-        methods = (getattr(observer, name) for observer in self._observers)
-        return tuple(method for method in methods if getattr(method, "__func__", None) is not plain)
+    def _methods(self, name: str) -> tuple[Callable[..., None], ...]:
+        return tuple([getattr(observer, name) for observer in self._observers])

@@ -90,7 +90,7 @@ class Wire:
         swarm, sender = self.swarm, host.peer
         model = swarm.network.model((sender, to))
         lot, roll = host.dice.getrandbits(64), host.dice.random()
-        fate = _fate(model, lot) if model.disturbs else NOTHING
+        fate = _fate(model, lot)
         swarm.counts["sent"] += 1
         lane = host.lanes.get(to)
         if lane is None or not lane.up:
@@ -375,7 +375,7 @@ class _InFlight(NamedTuple):
 
 
 class _Fate(NamedTuple):
-    """Effects of a link on a message; the order is that of ``LinkModel.numbered_shares``."""
+    """Effects of a link on a message; the order is that of ``LinkModel.shares``."""
 
     lost: bool = False
     doubled: bool = False
@@ -386,12 +386,12 @@ class _Fate(NamedTuple):
     spoiled: bool = False
 
 
-NOTHING = _Fate()
-
-
 def _fate(model: LinkModel, lot: int) -> _Fate:
     return _Fate(
-        *[share > 0.0 and _chance(lot, number) < share for number, share in model.numbered_shares]
+        *[
+            share > 0.0 and _chance(lot, number) < share
+            for number, share in enumerate(model.shares, 1)
+        ]
     )
 
 
