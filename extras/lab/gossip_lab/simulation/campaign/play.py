@@ -24,7 +24,6 @@ from gossip.core import (
     Peer,
     PeerId,
     PipelineSettings,
-    Received,
     RoundSettings,
     TrustSettings,
 )
@@ -211,15 +210,6 @@ class _SeedingStagePeer(_SeedingPeer, StagePeer):
     """A ``_SeedingPeer`` in a pipeline."""
 
 
-def _begotten(swarm: Swarm[Peer]) -> Violation:
-    """Return the violation (S15) if there are too many events: messages cause further messages
-    forever."""
-    event = swarm.handling
-    what = type(event.message if isinstance(event, Received) else event).__name__
-    text = f"{swarm.deliveries_max} events so far, this one a {what}: they cause each other forever"
-    return Violation("S15", swarm.handler, swarm.now, text)
-
-
 def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationResult:
     """Play a schedule to its end or to its first violation.
 
@@ -235,7 +225,6 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         + schedule.everybody * (500 * schedule.duration_s + 40 * schedule.everybody * rounds)
     )
     swarm.deliveries_max = min(most, swarm.deliveries_max)
-    swarm.too_many = _begotten
     violation: ViolationRecord | None = None
     found: tuple[int, float, float, dict[str, int]] | None = None  # state before the last round
     lied_to = 0

@@ -69,13 +69,6 @@ def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
     )
 
 
-def _too_many(swarm: AnySwarm) -> Exception:
-    return SimulationStuck(
-        f"{swarm.deliveries_max} events in one run: a core answers itself forever\n"
-        f"{swarm.summary()}"
-    )
-
-
 def _as_received(host: SimProcess[Any], event: Received) -> tuple[type, Received]:
     """Return the type of the message, by which hooks select the event, and the event with the data
     that a real node adds to it."""
@@ -113,8 +106,8 @@ class Swarm(Timeline, Generic[C]):
             never existed.
         machines: Peer -> its machine, the same for all incarnations.
         hooks: Observers.
-        deliveries: Number of events that cores have handled. If it exceeds ``deliveries_max``, the
-            exception that ``too_many`` returns is raised.
+        deliveries: Number of events that cores have handled. If it exceeds ``deliveries_max``,
+            ``SimulationStuck`` is raised.
         handling, handler, asked: The present event, the peer that handles it, and the effects that
             its core has returned.
         outgoing: Function that replaces the messages of Byzantine peers; None if all peers are
@@ -153,7 +146,7 @@ class Swarm(Timeline, Generic[C]):
         self.copies_per_s = 0.0
         self.travel_s = 0.0  # maximum transfer time of a round's payloads
         self.deliveries = 0
-        self.deliveries_max, self.too_many = DELIVERIES_MAX, _too_many
+        self.deliveries_max = DELIVERIES_MAX
         self.handling: Event | None = None
         self.asked: Sequence[Effect] = ()
         self.handler: PeerId = -1
@@ -437,7 +430,10 @@ class Swarm(Timeline, Generic[C]):
         peer = host.peer
         self.deliveries += 1
         if self.deliveries > self.deliveries_max:
-            raise self.too_many(self)
+            raise SimulationStuck(
+                f"{self.deliveries_max} events in one run: a core answers itself forever\n"
+                f"{self.summary()}"
+            )
         hooks = self.hooks
         self._record(self.now_ns, peer, event, said)
         kind: type = type(event)

@@ -34,7 +34,7 @@ from gossip_lab.simulation.checkers.base import (
     on_effect,
     on_event,
 )
-from gossip_lab.simulation.world import MANY, AnySwarm
+from gossip_lab.simulation.world import MANY, AnySwarm, SimulationStuck
 
 STASH_MAX = 9  # number of rounds: the present round and eight later rounds
 EVERY = 32  # timers of a peer between two checks of its memory, about 1 s
@@ -87,10 +87,16 @@ class NoExceptionsOrFloods(Checker):
 
 
 def as_violation(swarm: AnySwarm, error: Exception) -> Violation:
-    """Return the exception if it is a violation. For any other exception, return a violation of S14
-    that names the last event that a core received."""
+    """Return the exception if it is a violation. If there were too many events, return a violation
+    of S15: messages cause further messages forever. For any other exception, return a violation of
+    S14 that names the last event that a core received."""
     if isinstance(error, Violation):
         return error
+    if isinstance(error, SimulationStuck):
+        event = swarm.handling
+        what = type(event.message if isinstance(event, Received) else event).__name__
+        text = f"{swarm.deliveries_max} events so far, this one a {what}: they cause each other"
+        return Violation("S15", swarm.handler, swarm.now, f"{text} forever")
     text = f"{type(error).__name__}: {error}; the last event was {_describe_event(swarm.handling)}"
     return Violation(NoExceptionsOrFloods.invariant, swarm.handler, swarm.now, text)
 
