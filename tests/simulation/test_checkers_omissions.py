@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checked_swarm import assert_sound
+from checked_swarm import assert_sound, core_settings
 from test_checkers_server_waits import QUICK, Faulty
 
 from gossip.core.events import Effect, Report
 from gossip.core.messages import Accusation, Commit, PeerId
-from gossip.core.settings import TrustSettings
 from gossip.faults.world import NodeAttack
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.checkers.trust.omissions import OmissionRecord
@@ -120,7 +119,7 @@ def waited(round_id: int, server: int, *silent: int, digest: bytes = b"d" * 16) 
 
 
 def test_a_result_that_comes_between_starts_the_count_of_those_in_a_row_anew() -> None:
-    history = OmissionRecord(TrustSettings(), f=0)
+    history = OmissionRecord(core_settings(4, 0))
     for round_id in range(2):
         history = history.after([waited(round_id, 1, 0)], (), ())
     history = history.after([waited(2, 0)], (), ())

@@ -27,8 +27,8 @@ class HistoryChecker(Checker):
     Attributes:
         decision_events: Events that report decisions. Each decision has to follow from the record
             of the history.
-        record_kind: Class of the records. Its method ``begin`` creates the record of a history
-            without rounds.
+        record_kind: Class of the records. Called with the settings, it creates the record of a
+            history without rounds.
         records: Hash of the last round of a history -> record of the history. A record's ``wrong``
             is (peer, error text) if a decision of the core does not follow from the record.
     """
@@ -47,7 +47,7 @@ class HistoryChecker(Checker):
 
     @on_report("ready")
     def begin_history(self, report: Report) -> None:
-        self.records.setdefault(self.rolling.chain, self.record_kind.begin(self.core.settings))
+        self.records.setdefault(self.rolling.chain, self.record_kind(self.core.settings))
 
     @on_report("quarantined", "parole", "passed_over", "serves_again")
     def record_decision(self, report: Report) -> None:

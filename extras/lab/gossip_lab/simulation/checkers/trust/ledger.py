@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, log
 
 from gossip.core import TRUST_ROUNDS, CoreSettings, PeerId, TrustSettings
+from gossip_lab.simulation.checkers.base import updates_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,7 @@ class Ledger:
     """Records of all peers after a round. ``wrong`` is (peer, error text) if a decision of the core
     does not follow from the records."""
 
-    settings: TrustSettings
-    f: int
-    updates_for: tuple[int, ...] = (1,)  # updates that the rule needs for 0, 1, ..., f
+    settings: CoreSettings
     records: dict[PeerId, Record] = field(default_factory=dict)
     # (peer, round) -> peers that claim to have rejected its result.
     accusations: Accusations = field(default_factory=dict)
@@ -84,13 +83,13 @@ class Ledger:
     """(peer, round, attempt) -> hash of its result -> peers that claim to have received it."""
     wrong: tuple[PeerId, str] | None = None
 
-    @staticmethod
-    def begin(settings: CoreSettings) -> Ledger:
-        return Ledger(settings.trust, settings.f, settings.updates_for)
+    @property
+    def trust(self) -> TrustSettings:
+        return self.settings.trust
 
     def quarantined(self) -> tuple[PeerId, ...]:
         """Return the peers in quarantine in the next round."""
-        lasts = self.settings.quarantine_rounds
+        lasts = self.trust.quarantine_rounds
         return tuple(
             [peer for peer, record in self.records.items() if 0 <= record.quarantined_for < lasts]
         )
@@ -102,14 +101,12 @@ class Ledger:
     def updates_needed(self, roster: Collection[PeerId]) -> int:
         """Return the number of updates that the rule needs. Each proven Byzantine peer in
         ``roster`` reduces the f of the rule by one."""
-        proven = len([peer for peer in self.proven() if peer in roster])
-        most = min(self.f, len(self.updates_for) - 1)
-        return self.updates_for[max(0, min(most, self.f - proven))]
+        return updates_needed(self.settings, roster, self.proven())
 
     def excluded_servers(self) -> tuple[PeerId, ...]:
         """Return the peers that must not serve in the next round, because they are in quarantine or
         on parole."""
-        parole, records = self.settings.parole_rounds, self.records.items()
+        parole, records = self.trust.parole_rounds, self.records.items()
         return tuple(
             [
                 peer
@@ -121,7 +118,7 @@ class Ledger:
     def most(self, score: float) -> int:
         """Return the number of rounds as an outlier after which the trust falls from ``score``
         below the threshold of quarantine."""
-        return ceil(log(self.settings.quarantine_below / score) / log(self.settings.memory))
+        return ceil(log(self.trust.quarantine_below / score) / log(self.trust.memory))
 
     def after(
         self,
@@ -153,7 +150,7 @@ class Ledger:
             elif change == "parole":
                 trusted = self._may_be_trusted(record)
                 may_go = record.quarantined_for >= 0 and (trusted or short or bool(others - {peer}))
-                if record.quarantined_for < self.settings.quarantine_rounds and not may_go:
+                if record.quarantined_for < self.trust.quarantine_rounds and not may_go:
                     lasted = (
                         f"was in quarantine for {record.quarantined_for} rounds"
                         if record.quarantined_for >= 0
@@ -173,7 +170,7 @@ class Ledger:
         for accuser, peer, of_round in charged:
             before = accusations.get((peer, of_round), frozenset())
             accusations[peer, of_round] = by = before | {accuser}
-            if len(before) <= self.f < len(by):
+            if len(before) <= self.settings.f < len(by):
                 _refuse(records, peer, 1)
         return accusations
 
@@ -188,36 +185,32 @@ class Ledger:
             twice = self._is_twice(contents)
             contents[content] = contents.get(content, frozenset()) | {witness}
             if not twice and self._is_twice(contents):
-                settings = self.settings
-                _refuse(
-                    records, peer, ceil(log(settings.twice_memory) / log(settings.served_memory))
-                )
+                trust = self.trust
+                _refuse(records, peer, ceil(log(trust.twice_memory) / log(trust.served_memory)))
                 records[peer] = replace(records[peer], twice=records[peer].twice + 1)
         return equivocations
 
     def _is_twice(self, contents: dict[bytes, frozenset[PeerId]]) -> bool:
         """Whether more than f peers have received one result, and more than f peers a different
         result."""
-        return sum(len(by) > self.f for by in contents.values()) > 1
+        return sum(len(by) > self.settings.f for by in contents.values()) > 1
 
     def _may_be_trusted(self, record: Record) -> bool:
         """Whether the peer may be trusted again, after the number of its updates in quarantine that
         did not clearly stand out. Its trust is assumed to begin with the highest value that is
         possible in quarantine."""
-        settings = self.settings
-        left = (1.0 - settings.trusted_above) / (1.0 - settings.quarantine_below)
-        return record.ordinary >= ceil(log(left) / log(settings.memory))
+        trust = self.trust
+        left = (1.0 - trust.trusted_above) / (1.0 - trust.quarantine_below)
+        return record.ordinary >= ceil(log(left) / log(trust.memory))
 
     def _missing_evidence(self, record: Record) -> str:
         """Return a text about the evidence against a quarantined peer if this evidence is
         insufficient, else ""."""
         # After a release, trust begins between the two thresholds.
-        between = (self.settings.suspect_below + self.settings.quarantine_below) / 2
+        between = (self.trust.suspect_below + self.trust.quarantine_below) / 2
         start = 1.0 if record.released_for < 0 else between
         least = self.most(start)
-        results = ceil(
-            log(self.settings.quarantine_below / start) / log(self.settings.served_memory)
-        )
+        results = ceil(log(self.trust.quarantine_below / start) / log(self.trust.served_memory))
         if record.counts >= least or record.refused >= results:
             return ""
         return (
@@ -231,24 +224,24 @@ class Ledger:
         # A missing quarantine is a violation only after a long time, because stored earlier updates
         # may outweigh the latest ones.
         quarantined = [peer for peer, record in records.items() if record.quarantined_for >= 0]
-        if len([peer for peer in quarantined if not records[peer].twice]) > self.f:
+        if len([peer for peer in quarantined if not records[peer].twice]) > self.settings.f:
             return quarantined[
                 0
             ], f"is in quarantine with {quarantined}, more than f, without proof"
         inside = len([peer for peer in quarantined if peer in members])
         proven = len([peer for peer in quarantined if peer in members and records[peer].twice])
-        needed = self.updates_for[max(0, min(self.f, len(self.updates_for) - 1) - proven)]
+        needed = self.settings.updates_needed(self.settings.f - proven)
         room = min(
-            self.f - len(quarantined),
+            self.settings.f - len(quarantined),
             (len(members) - 1) // 2 - inside,
             len(members) - inside - needed,
         )
         for peer, record in records.items():
             if record.quarantined_for >= 0:
-                if record.quarantined_for > self.settings.quarantine_rounds:
+                if record.quarantined_for > self.trust.quarantine_rounds:
                     return peer, f"is in quarantine for {record.quarantined_for} rounds"
                 ordinary = record.ordinary_in_a_row
-                if ordinary >= self.settings.updates_to_return and not record.refused:
+                if ordinary >= self.trust.updates_to_return and not record.refused:
                     return peer, f"is in quarantine after {ordinary} ordinary updates in a row"
             elif room > 0 and peer in members and record.in_a_row > TRUST_ROUNDS + self.most(1.0):
                 return (

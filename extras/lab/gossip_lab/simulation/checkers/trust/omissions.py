@@ -19,7 +19,6 @@ from gossip.core import (
     PeerId,
     Report,
     Send,
-    TrustSettings,
 )
 from gossip_lab.simulation.checkers.base import PerIncarnation, keep_latest, on_effect, on_report
 
@@ -45,17 +44,16 @@ class OmissionRecord:
             skip.
     """
 
-    settings: TrustSettings
-    f: int
+    settings: CoreSettings
     claims: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)
     rounds: dict[PeerId, tuple[int, int]] = field(default_factory=dict)
     rests: dict[PeerId, int] = field(default_factory=dict)
     again: frozenset[PeerId] = frozenset()
     wrong: tuple[PeerId, str] | None = None
 
-    @staticmethod
-    def begin(settings: CoreSettings) -> OmissionRecord:
-        return OmissionRecord(settings.trust, settings.f)
+    @property
+    def f(self) -> int:
+        return self.settings.f
 
     @property
     def window(self) -> int:
@@ -65,9 +63,8 @@ class OmissionRecord:
     def enough(self, start: float) -> int:
         """Return the number of rounds without result after which a server's score falls from
         ``start`` below the threshold."""
-        return (
-            floor(log(self.settings.quarantine_below / start) / log(self.settings.heard_memory)) + 1
-        )
+        trust = self.settings.trust
+        return floor(log(trust.quarantine_below / start) / log(trust.heard_memory)) + 1
 
     def needs_claim(self, by: PeerId, server: PeerId, of_round: int, round_id: int) -> bool:
         """Whether the record still needs a claim of ``by`` about the round ``of_round``, if it is
@@ -126,7 +123,7 @@ class OmissionRecord:
         after = replace(self, claims=claims, rounds=rounds, rests=rests, again=self.again | {*due})
         wrong = wrong or after.find_error(round_id, roster, passed_over, {*rests, *locked})
         for peer in passed_over:
-            rests[peer], rounds[peer] = self.settings.quarantine_rounds, (0, 0)
+            rests[peer], rounds[peer] = self.settings.trust.quarantine_rounds, (0, 0)
         return replace(after, wrong=wrong)
 
     def find_error(
@@ -144,7 +141,7 @@ class OmissionRecord:
         """
         rounds = self.rounds
         for peer in passed_over:
-            least = self.enough(self.settings.suspect_below if peer in self.again else 1.0)
+            least = self.enough(self.settings.trust.suspect_below if peer in self.again else 1.0)
             if (number := rounds.get(peer, (0, 0))[0]) < least:
                 text = "more than f have waited without a result in"
                 return peer, f"is skipped with round {round_id}: {text} {number}, of {least}"

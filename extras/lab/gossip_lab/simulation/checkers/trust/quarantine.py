@@ -247,7 +247,7 @@ class QuarantineFollowsLocalMeasurements(Checker):
         if not self.core.settings.f:
             return
         evidence = RoundEvidence(sorted(judged.items()))
-        after = (self._ledger or Ledger.begin(self.core.settings)).after(
+        after = (self._ledger or Ledger(self.core.settings)).after(
             apply.round_id, evidence, changes, members_of(self.core)
         )
         self.judged += 1
@@ -263,9 +263,7 @@ class QuarantineFollowsLocalMeasurements(Checker):
         if not ask.mix:
             self._asked = {ask.ticket: ask}
         named = [row.peer for row in ask.rows]
-        if used := _used_without_need(
-            named, (self._ledger or Ledger.begin(self.core.settings)), named
-        ):
+        if used := _used_without_need(named, (self._ledger or Ledger(self.core.settings)), named):
             raise self.violated(_quarantine_text(ask, used))
         # Each additional Byzantine peer requires two more updates.
         without_any = max(1, settings.updates_min - 2 * settings.f)
