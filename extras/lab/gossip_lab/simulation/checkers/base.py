@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from gossip.core import Committed, Contributed, CoreSettings, PeerId, Report, Restore
@@ -107,8 +107,8 @@ class RunConditions:
     Attributes:
         attackers: Byzantine peers. Their updates are false; some also attack in other ways.
         forks: Whether a commit may reach only some peers, because of loss, cuts, resets, or delays
-            of about a round timeout, so that two branches exist for a while. If False, at most one
-            digest is ever applied for a round.
+            of about a round timeout, so that two branches exist for a while. If neither this nor
+            ``may_fork_by_attack``, at most one digest is ever applied for a round.
         equivocating: Peers that send other claims than the state of their core implies. So their
             own state is not compared with that of other peers.
         attacks: Names of the attacks of ``equivocating`` (from
@@ -142,14 +142,12 @@ class RunConditions:
     def of(
         attackers: Collection[PeerId] = (), **conditions: bool | Collection[PeerId | str]
     ) -> RunConditions:
-        """Create conditions. ``conditions`` has the other attributes by name. ``forks`` also
-        becomes True for attacks that fork the history."""
+        """Create conditions. ``conditions`` has the other attributes by name."""
         values: dict[str, Any] = {
             name: value if isinstance(value, bool) else frozenset(value)
             for name, value in conditions.items()
         }
-        found = RunConditions(frozenset(attackers), **values)
-        return replace(found, forks=found.forks or found.may_fork_by_attack)
+        return RunConditions(frozenset(attackers), **values)
 
     @property
     def may_fork_by_attack(self) -> bool:

@@ -135,25 +135,6 @@ class _ExchangeRound:
     released: list[PeerId] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _PushRecords:
-    """Records of one incarnation of a peer."""
-
-    inboxes: dict[PeerId, dict[Kind, PushInbox]] = field(default_factory=dict)
-    lives: dict[PeerId, int] = field(default_factory=dict)
-    round: _ExchangeRound | None = None
-
-    def has_delivered(self, sender: PeerId, kind: Kind, round_id: int) -> bool:
-        """Whether ``sender`` will send no further push for this round: its push has arrived, or a
-        push of a later round has, and pushes arrive in order."""
-        boxes = self.inboxes.get(sender)
-        if boxes is None:
-            return False
-        return (
-            boxes[kind].latest >= round_id or max(box.latest for box in boxes.values()) > round_id
-        )
-
-
 class AggregatesMatchPushes(Checker):
     """S11, in gossip rounds: the next aggregate is computed from the local update and the received
     pushes that the plan allows, each used once, and from nothing else. A round is closed when all
@@ -161,11 +142,13 @@ class AggregatesMatchPushes(Checker):
 
     invariant = "S11"
     needs = "gossip"
-    _push_records = PerIncarnation(_PushRecords)
+    _inboxes = PerIncarnation(dict[PeerId, dict[Kind, PushInbox]])
+    _lives = PerIncarnation(dict[PeerId, int])  # sender -> latest incarnation that has pushed
+    _round = PerIncarnation[_ExchangeRound | None]()
 
     @on_event
     def record_contribution(self, event: Contributed) -> None:
-        doing, rounds = self._push_records.round, self.gossip
+        doing, rounds = self._round, self.gossip
         if (
             doing is not None
             and doing.round_id == event.round_id == rounds.round_id
@@ -177,17 +160,17 @@ class AggregatesMatchPushes(Checker):
     def record_push(self, event: Received, push: Push) -> None:
         core = self.core
         sender = event.sender
-        desk = self._push_records
+        inboxes, lives = self._inboxes, self._lives
         if core.phase in ("unprepared", "halted") or push.lineage != core.settings.lineage:
             return
         if sender == self.peer or not self._is_accepted(event):
             return
-        life = desk.lives.get(sender, 0)
+        life = lives.get(sender, 0)
         if event.incarnation < life or not _may_push(core, sender, push.round_id):
             return
-        if event.incarnation > life or sender not in desk.inboxes:
-            desk.lives[sender] = event.incarnation
-            desk.inboxes[sender] = {"gradient": PushInbox(), "parameters": PushInbox()}
+        if event.incarnation > life or sender not in inboxes:
+            lives[sender] = event.incarnation
+            inboxes[sender] = {"gradient": PushInbox(), "parameters": PushInbox()}
         staleness = core.settings.gossip.staleness_max
         if push.round_id < core.rounds.round_id - staleness:
             return
@@ -195,7 +178,7 @@ class AggregatesMatchPushes(Checker):
         if payload is not None and sender not in self.conditions.equivocating:
             self._judge_content(sender, push, payload)
         arrived = _Arrived(push.round_id, push.samples, payload)
-        desk.inboxes[sender][push.what].add(arrived, staleness + 1)
+        inboxes[sender][push.what].add(arrived, staleness + 1)
 
     def _is_accepted(self, event: Received) -> bool:
         """Whether the sender may be a peer of this run, and no later incarnation of the sender has
@@ -219,23 +202,22 @@ class AggregatesMatchPushes(Checker):
 
     @on_effect
     def judge_start(self, start: StartRound) -> None:
-        desk = self._push_records
-        rounds = self.gossip
+        doing, rounds = self._round, self.gossip
         round_id = start.round_id
-        if desk.round is None or desk.round.round_id != round_id:
+        if doing is None or doing.round_id != round_id:
             named = sources_of(self.core, round_id)
             self.demand(
                 rounds.sources == named,
                 f"expects pushes of peers {list(rounds.sources)} in round {round_id}, but its "
                 f"plan names {list(named)}",
             )
-        elif desk.round.own is None:
+        elif doing.own is None:
             return  # the same round is started again, with samples
-        desk.round = _ExchangeRound(round_id, rounds.sources)
+        self._round = _ExchangeRound(round_id, rounds.sources)
 
     @on_report("parole")
     def record_release(self, report: Report) -> None:
-        doing = self._push_records.round
+        doing = self._round
         if doing is not None and doing.expected is None:
             # The released peer was still in quarantine while pushes for this round were collected.
             doing.released.append(report.fields["subject"])
@@ -244,7 +226,7 @@ class AggregatesMatchPushes(Checker):
     def judge_grace(self, report: Report) -> None:
         """Judge a round that was closed after its grace period: each missing peer could be expected
         to push."""
-        doing, missing = self._push_records.round, report.fields["missing"]
+        doing, missing = self._round, report.fields["missing"]
         if doing is None:
             return
         doing.late = True
@@ -268,7 +250,7 @@ class AggregatesMatchPushes(Checker):
     def _closed(self, round_id: int) -> _ExchangeRound | None:
         """Return the present round of the peer, and close it if it is open. Return None if
         ``round_id`` is another round."""
-        doing = self._push_records.round
+        doing = self._round
         if doing is None or doing.round_id != round_id:
             return None
         if doing.expected is None:
@@ -278,13 +260,12 @@ class AggregatesMatchPushes(Checker):
     def _close(self, doing: _ExchangeRound) -> dict[Kind, dict[PeerId, _Arrived]]:
         core = self.core
         rounds = self.gossip
-        desk = self._push_records
         settings = core.settings.gossip
         mixes = doing.round_id % settings.mix_every == settings.mix_every - 1
         kinds: tuple[Kind, ...] = ("gradient", "parameters") if mixes else ("gradient",)
         doing.late |= self._is_far_behind(doing.round_id)
         for source in doing.sources:
-            delivered = all(desk.has_delivered(source, kind, doing.round_id) for kind in kinds)
+            delivered = all(self._has_delivered(source, kind, doing.round_id) for kind in kinds)
             excused = doing.late or delivered or source in doing.released
             self.demand(
                 excused or not may_still_push(core, rounds, source),
@@ -297,7 +278,7 @@ class AggregatesMatchPushes(Checker):
                 sender: boxes[kind].pop_push(
                     doing.round_id, settings.staleness_max, sender in doing.sources
                 )
-                for sender, boxes in sorted(desk.inboxes.items())
+                for sender, boxes in sorted(self._inboxes.items())
             }
             usable = {
                 sender: each
@@ -310,6 +291,16 @@ class AggregatesMatchPushes(Checker):
             needs_all = (others or own) and len(others) < needed <= len(usable)
             found[kind] = usable if needs_all else others
         return found
+
+    def _has_delivered(self, sender: PeerId, kind: Kind, round_id: int) -> bool:
+        """Whether ``sender`` will send no further push for this round: its push has arrived, or a
+        push of a later round has, and pushes arrive in order."""
+        boxes = self._inboxes.get(sender)
+        if boxes is None:
+            return False
+        return (
+            boxes[kind].latest >= round_id or max(box.latest for box in boxes.values()) > round_id
+        )
 
     def _own_row(self, doing: _ExchangeRound, kind: Kind) -> Row | None:
         """Return the local row of the rule, or None if the trainer has contributed none."""
@@ -328,7 +319,7 @@ class AggregatesMatchPushes(Checker):
         members = set(members_of(self.core)) - {self.peer}
         reached = [
             max(box.latest for box in boxes.values())
-            for sender, boxes in self._push_records.inboxes.items()
+            for sender, boxes in self._inboxes.items()
             if sender in members
         ]
         return sum(at > round_id + 1 + STASH_ROUNDS for at in reached) > self.core.settings.f

@@ -169,36 +169,25 @@ def _distance(a: list[float], b: list[float]) -> float:
     return max(abs(x - y) for x, y in zip(a, b, strict=True))
 
 
-@dataclass(slots=True)
-class _Activations:
-    """Activations that one incarnation has received.
-
-    Attributes:
-        arrived: ``id`` of a payload -> (payload, sender, incarnation of the sender, message). The
-            payload is stored so that no other object gets the same ``id``.
-        latest: (sender, round, micro-batch) -> latest incarnation and attempt of the sender.
-        computed: (round, micro-batch) of the micro-batches that were computed in this round.
-    """
-
-    arrived: dict[int, tuple[Payload, PeerId, int, Activation]] = field(default_factory=dict)
-    latest: dict[tuple[PeerId, int, int], tuple[int, int]] = field(default_factory=dict)
-    computed: set[tuple[int, int]] = field(default_factory=set)
-
-
 class NoStaleActivations(StageChecker):
     """S22: a member begins to compute only on an activation of the latest attempt that its sender
     has announced, and not on an activation of a former incarnation of the sender."""
 
     invariant = "S22"
-    _activations = PerIncarnation(_Activations)
+    # ``id`` of a payload -> (payload, sender, incarnation of the sender, message) of a received
+    # activation. The payload is stored so that no other object gets the same ``id``.
+    _arrived = PerIncarnation(dict[int, tuple[Payload, PeerId, int, Activation]])
+    # (sender, round, micro-batch) -> latest incarnation and attempt of the sender.
+    _latest = PerIncarnation(dict[tuple[PeerId, int, int], tuple[int, int]])
+    # (round, micro-batch) of the micro-batches that were computed in this round.
+    _computed = PerIncarnation(set[tuple[int, int]])
 
     @on_event
     def record_attempt(self, event: Received, message: Activation | Withdraw) -> None:
-        known = self._activations
-        key = event.sender, message.round_id, message.micro_batch
-        known.latest[key] = max(known.latest.get(key, (0, 0)), (event.incarnation, message.attempt))
+        key, latest = (event.sender, message.round_id, message.micro_batch), self._latest
+        latest[key] = max(latest.get(key, (0, 0)), (event.incarnation, message.attempt))
         if isinstance(message, Activation) and event.payload is not None:
-            known.arrived[id(event.payload)] = (
+            self._arrived[id(event.payload)] = (
                 event.payload,
                 event.sender,
                 event.incarnation,
@@ -208,26 +197,26 @@ class NoStaleActivations(StageChecker):
     @on_report("stage_rebuilt", "restored")
     def forget_attempts(self, report: Report) -> None:
         # Until now the peer took no part, and rejected all messages.
-        self._activations.latest.clear()
+        self._latest.clear()
 
     @on_effect
     def begin_round(self, start: StartRound) -> None:
-        known = self._activations
-        known.computed.clear()
-        for key in [k for k, (*_, m) in known.arrived.items() if m.round_id < start.round_id]:
-            del known.arrived[key]
+        self._computed.clear()
+        self._arrived = {
+            key: each for key, each in self._arrived.items() if each[3].round_id >= start.round_id
+        }
 
     @on_effect
     def judge(self, run: RunForward) -> None:
-        known, place = self._activations, (run.round_id, run.micro_batch)
-        if run.payload is None or run.audit or place in known.computed:
+        place = run.round_id, run.micro_batch
+        if run.payload is None or run.audit or place in self._computed:
             return  # computed again, on the same input
-        known.computed.add(place)
-        _, sender, life, message = known.arrived.get(id(run.payload), (None, -1, -1, None))
+        self._computed.add(place)
+        _, sender, life, message = self._arrived.get(id(run.payload), (None, -1, -1, None))
         text = f"micro-batch {run.micro_batch} of round {run.round_id} is computed on"
         if message is None or (message.round_id, message.micro_batch) != place:
             raise self.violated(f"{text} an input that was sent as {message}")
-        attempt = known.latest.get((sender, *place), (0, 0))
+        attempt = self._latest.get((sender, *place), (0, 0))
         self.demand((life, message.attempt) >= attempt, f"{text} attempt {message.attempt}")
         member = self.core.membership.members[sender]
         self.demand(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gossip.core import (
@@ -57,16 +57,6 @@ def rule_has_enough(core: Inspection, here: Collection[PeerId]) -> bool:
     )
 
 
-@dataclass(slots=True)
-class _HistoryPosition:
-    """Position of an incarnation in its history. ``restored`` is the next round of a state that was
-    loaded but not adopted yet."""
-
-    next_round: int = 0
-    head: bytes = b""
-    restored: int | None = None
-
-
 class RoundsAppliedOnce(Checker):
     """S8: an incarnation applies every round of its lineage once and in order. Each round is
     chained to the previous round by its hash. The trainer is requested to compute each round once.
@@ -75,7 +65,10 @@ class RoundsAppliedOnce(Checker):
     """
 
     invariant = "S8"
-    _places = PerIncarnation(_HistoryPosition)
+    _next_round = PerIncarnation(int)
+    _head = PerIncarnation(bytes)
+    # Next round of a state that was loaded but not adopted yet.
+    _restored = PerIncarnation[int | None]()
     _started = PerIncarnation[StartRound | None]()
 
     def make_records(self) -> None:
@@ -84,32 +77,31 @@ class RoundsAppliedOnce(Checker):
     @on_event
     def record_restored(self, event: Restored) -> None:
         if not event.error:
-            self._places.restored = event.round_id
+            self._restored = event.round_id
 
     @after_event
     def drop_restored(self, event: Restored) -> None:
-        self._places.restored = None
+        self._restored = None
 
     @on_report("restored")
     def settle(self, report: Report) -> None:
         """Record that the peer adopted a loaded state. Stored commits of the next rounds may be
         applied within the same event."""
-        place = self._places
-        if place.restored is None:
+        if self._restored is None:
             return
-        place.next_round, place.restored = place.restored, None
+        self._next_round, self._restored = self._restored, None
         if (rounds := self.core.rolling) is not None:
-            place.head = rounds.replicated.lineage.at(place.next_round - 1) or b""
+            self._head = rounds.replicated.lineage.at(self._next_round - 1) or b""
 
     @on_report("stage_rebuilt")
     def settle_rebuilt(self, report: Report) -> None:
-        self._places.restored = report.fields["round"]
+        self._restored = report.fields["round"]
         self.settle(report)
 
     @on_report("ready")
     def record_beginning(self, report: Report) -> None:
         if (rounds := self.core.rolling) is not None:
-            self._places.head = rounds.chain
+            self._head = rounds.chain
 
     @on_effect
     def forget_round(self, effect: Restore) -> None:
@@ -128,15 +120,15 @@ class RoundsAppliedOnce(Checker):
 
     @on_effect
     def judge_apply(self, apply: Apply) -> None:
-        place, round_id = self._places, apply.round_id
+        round_id, due = apply.round_id, self._next_round
         rolling = self.core.rolling is not None
         self.demand(
-            round_id == place.next_round or (not rolling and round_id > place.next_round),
-            f"applies round {round_id}, but {place.next_round} is next",
+            round_id == due or (not rolling and round_id > due),
+            f"applies round {round_id}, but {due} is next",
         )
         if rolling:
-            place.head = self._follow(round_id, place.head)
-        place.next_round = round_id + 1
+            self._head = self._follow(round_id, self._head)
+        self._next_round = round_id + 1
 
     def _follow(self, round_id: int, head: bytes) -> bytes:
         done = self.commits
@@ -433,7 +425,7 @@ class SingleCommitPerRound(Checker):
     def _may_fork(self) -> bool:
         """Whether commits may be lost between running peers, or were lost so recently that a lost
         commit may still appear."""
-        if not self.conditions.forks:
+        if not (self.conditions.forks or self.conditions.may_fork_by_attack):
             return False
         if self.conditions.may_fork_by_attack and not self._is_calm():
             # An attack may have effects long afterwards, but not in the calm phase, in which all
