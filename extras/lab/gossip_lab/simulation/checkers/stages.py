@@ -45,15 +45,8 @@ class StageSuite(CheckerSuite):
     def __init__(self, members: Collection[PeerId], checkers: Iterable[EventObserver]) -> None:
         super().__init__(checkers, has_recorders=False)
         self.members = frozenset(members)
-        self._seen: tuple[AnySwarm, Any] | None = None
         for moment in ("on_start", "on_flood", "on_resume", "on_crash"):
             setattr(self, moment, self._for_members(getattr(self, moment)))
-
-    def world(self, swarm: AnySwarm) -> Any:
-        """Return the view of the swarm that the stage's checkers receive."""
-        if self._seen is None or self._seen[0] is not swarm:
-            self._seen = swarm, StageView(swarm, self.members)
-        return self._seen[1]
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
         inner = super().watchers(moment, kind)
@@ -62,9 +55,9 @@ class StageSuite(CheckerSuite):
     def _for_members(self, *watchers: Watcher) -> Watcher:
         def see(swarm: AnySwarm, peer: PeerId, *what: Any) -> None:
             if peer in self.members:
-                world = self.world(swarm)
+                view: Any = StageView(swarm, self.members)
                 for watcher in watchers:
-                    watcher(world, peer, *what)
+                    watcher(view, peer, *what)
 
         return see
 
