@@ -158,21 +158,6 @@ class _Draft:
 
 
 @dataclass(slots=True)
-class _Ahead:
-    """State of the computation ahead: of the next update, during a round.
-
-    Attributes:
-        guess: Expected start of the next round.
-        draft: Update for the expected round, finished or not.
-        in_flight: Own update of the present round.
-    """
-
-    guess: events.StartRound | None = None
-    draft: _Draft | None = None
-    in_flight: Sequence[float] = ()
-
-
-@dataclass(slots=True)
 class OptimizerTurns:
     """Order of the steps of two optimizers in a script.
 
@@ -242,7 +227,11 @@ class ToyTrainer(ToyModel):
         # Update that is being computed, possibly ahead.
         self.computing: events.Contributed | ComputedAhead | None = None
         self._go: events.StartRound | None = None  # start of the last round to which it has replied
-        self._ahead = _Ahead()
+        # For the computation ahead: the expected start of the next round, the update for it,
+        # finished or not, and the own update of the present round.
+        self._guess: events.StartRound | None = None
+        self._draft: _Draft | None = None
+        self._in_flight: Sequence[float] = ()
         self._put_off: list[Effect] = []  # effects that wait for the computation
         self.changed_at = 0.0
         self.history = ToyHistory()
@@ -274,8 +263,8 @@ class ToyTrainer(ToyModel):
         self.computing = None
         waiting, self._put_off = self._put_off, []
         if isinstance(said, events.Contributed) and self.overlap and said.samples:
-            self._ahead.guess = self._following()
-            return waiting if self._ahead.guess is None else [*waiting, self._ahead.guess]
+            self._guess = self._following()
+            return waiting if self._guess is None else [*waiting, self._guess]
         return waiting
 
     def _following(self) -> events.StartRound | None:
@@ -298,7 +287,7 @@ class ToyTrainer(ToyModel):
         return replace(following, samples=replace(had, ranges=ranges))
 
     def _start(self, effect: events.StartRound) -> list[tuple[float, Said]]:
-        if effect is self._ahead.guess:
+        if effect is self._guess:
             return self._compute_ahead()
         if self._trains(effect.round_id):
             return self._compute(effect)
@@ -392,8 +381,8 @@ class ToyTrainer(ToyModel):
             )
             return [(self._pause_s(0), self.computing)]
         self.turns.awaits = self.turns.every > 0
-        ahead, history = self._ahead, self.history
-        draft, ahead.draft = ahead.draft, None
+        history = self.history
+        draft, self._draft = self._draft, None
         if draft is not None and self._is_of_use(draft, go):
             pause_s = 0.0002
         else:
@@ -404,7 +393,7 @@ class ToyTrainer(ToyModel):
         lacks = len(history.applied) - draft.applied
         restores = len(history.restored) - draft.restores
         history.made_of = MadeOf(go.round_id, lacks, restores, draft.go.samples)
-        ahead.in_flight = draft.honest
+        self._in_flight = draft.honest
         contributed = self._contribution(draft, go)
         self.computing = contributed
         return [(pause_s, contributed)]
@@ -414,14 +403,14 @@ class ToyTrainer(ToyModel):
         return go.round_id == self.next_round and draft.fits(go)
 
     def _compute_ahead(self) -> list[tuple[float, Said]]:
-        go, self._ahead.guess = self._ahead.guess, None
+        go, self._guess = self._guess, None
         assert go is not None
         if self.computing is not None or self.next_round != go.round_id - 1:
             return []
         # With fragments, the round in progress changes another fragment, so its step is not needed.
         whole = self.local_steps > 1 and self.fragments == 1
-        beside = self._outer_step(self._ahead.in_flight)[0] if whole else ()
-        self._ahead.draft = draft = self._drafted(go, beside)
+        beside = self._outer_step(self._in_flight)[0] if whole else ()
+        self._draft = draft = self._drafted(go, beside)
         self.computing = ComputedAhead()
         return [(self._pause_s(draft.samples), self.computing)]
 
@@ -467,6 +456,6 @@ class ToyTrainer(ToyModel):
         if error := self.load(bytes_of_state(restore.payload)):
             return events.Restored(restore.round_id, error)
         self.next_round, self.changed_at = restore.round_id, now
-        self._ahead.draft = None  # computed from other parameters
+        self._draft = None  # computed from other parameters
         self.history.restored.append((restore.round_id, self.digest))
         return events.Restored(restore.round_id)
