@@ -123,7 +123,7 @@ def test_what_is_packed_goes_on_elsewhere() -> None:
 )
 def test_no_peer_fills_the_table_of_another_with_votes_or_convictions(pack: Any, more: int) -> None:
     refused = (
-        pytest.raises(ValueError, match="expected a table of votes") if more else nullcontext()
+        pytest.raises(ValueError, match="expected a list of at most") if more else nullcontext()
     )
     with refused:
         AuditTable(needed=2).unpack(pack(AUDIT_ROWS_MAX + more))

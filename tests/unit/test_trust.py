@@ -541,7 +541,7 @@ def test_charges_travel_with_the_table() -> None:
     [3, ((1,),), ((-1, ()),), ((1, (True,)),), ((1, 2),), tuple((i, ()) for i in range(17))],
 )
 def test_what_are_no_charges_is_refused(accusations: object) -> None:
-    with pytest.raises(ValueError, match="accus"):
+    with pytest.raises(ValueError, match="trust"):
         TrustTable(TrustSettings(), f=2).unpack(
             (((5, 1.0, False, "normal", 0, (), 1.0, 0, 0, accusations),), 0, 0, 0)
         )

@@ -3,12 +3,12 @@ made it for the same round, because at least one of them is honest."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from gossip.core.messages import PeerId
-from gossip.core.settings import ACCUSED_ROUNDS, PEERS_MAX
+from gossip.core.settings import ACCUSED_ROUNDS
 
-from .unpacking import are_counts, are_rows, is_row
+from .unpacking import COUNT, row, rows
 
 AccusedRounds: TypeAlias = tuple[tuple[int, tuple[PeerId, ...]], ...]
 """Accused rounds with their accusers, ascending by round. An empty tuple of accusers means that
@@ -36,12 +36,5 @@ def accuse(
     return tuple(sorted(kept[-ACCUSED_ROUNDS:])), enough
 
 
-def unpack_accused(packed: Any) -> AccusedRounds:
-    """Return the accused rounds that another peer has packed. Raises ValueError if the data is
-    invalid."""
-    if not are_rows(packed, 2, most=ACCUSED_ROUNDS):
-        raise ValueError("accusations: expected a few rounds, each with its accusers")
-    for at, by in packed:
-        if not (is_row(by) and len(by) <= PEERS_MAX and are_counts((at, *by))):
-            raise ValueError("accusations: a round or a peer is invalid")
-    return tuple([(at, tuple(by)) for at, by in packed])
+ACCUSED = rows(row(COUNT, rows(COUNT)), most=ACCUSED_ROUNDS)
+"""Schema of ``AccusedRounds``."""

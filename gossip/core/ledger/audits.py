@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 from gossip.core.messages import AuditVote, Commit, PeerId
 from gossip.core.settings import AUDIT_ROWS_MAX, AUDIT_VOTES_KEPT, HISTORY_ROUNDS
 
-from .unpacking import are_counts, are_rows, is_row
+from .unpacking import COUNT, optional, row, rows, unpacked
 
 Answer: TypeAlias = tuple[PeerId, int, int]
 """Result to which a vote refers, as (peer, round, micro-batch)."""
@@ -34,6 +34,9 @@ Sides: TypeAlias = tuple[PeerId | None, PeerId | None]
 """Neighbours with a report that contradicts the report of the peer: a member of the previous stage,
 and a member of the next stage."""
 ADMITTED: Sides = (None, None)
+_SIDE = optional(COUNT)
+_VOTES = rows(row(COUNT, COUNT, COUNT, COUNT, _SIDE, _SIDE), most=AUDIT_ROWS_MAX)
+_PACKED = row(_VOTES, rows(row(COUNT, COUNT), most=AUDIT_ROWS_MAX))
 
 
 class AuditTable:
@@ -115,24 +118,14 @@ class AuditTable:
     def unpack(self, packed: Any) -> None:
         """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
         if the data is invalid."""
-        if not is_row(packed, 2):
-            raise ValueError("audits: expected two tables")
-        most = AUDIT_ROWS_MAX
-        if not are_rows(packed[0], 6, most=most) or not are_rows(packed[1], 2, most=most):
-            raise ValueError("audits: expected a table of votes and a table of convicted peers")
+        rows_of_votes, found = unpacked("audits", _PACKED, packed)
         votes: dict[PeerId, dict[Answer, Sides]] = {}
-        for by, peer, round_id, micro_batch, *sides in packed[0]:
-            neighbours = [side for side in sides if side is not None]
-            if not are_counts((by, peer, round_id, micro_batch, *neighbours)):
-                raise ValueError("audits: a field of a vote is not a valid number")
+        for by, *answer, before, behind in rows_of_votes:
             known = votes.setdefault(by, {})
-            known[peer, round_id, micro_batch] = (sides[0], sides[1])
+            known[answer[0], answer[1], answer[2]] = before, behind
             if len(known) > AUDIT_VOTES_KEPT:
                 raise ValueError("audits: too many votes by one peer")
-        for found in packed[1]:
-            if not are_counts(found):
-                raise ValueError("audits: a conviction must be a peer and a round")
-        self._votes, self._found = votes, dict(packed[1])
+        self._votes, self._found = votes, dict(found)
 
 
 def _contradicted(sides: Sequence[Sides]) -> set[PeerId]:

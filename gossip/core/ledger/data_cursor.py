@@ -35,7 +35,7 @@ from gossip.core.settings import PACE_LEVELS, PENDING_ROUNDS, RANGES_MAX, SPARE_
 from gossip.errors import ConfigError
 
 from .pace import Pace
-from .unpacking import are_counts, are_rows, is_row
+from .unpacking import count, optional, row, rows, unpacked
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """(start, stop) pairs in ascending order. ``stop`` is exclusive."""
@@ -469,67 +469,42 @@ _AS_TUPLE: Callable[[EpochReport], tuple[Any, ...]] = attrgetter(*_NAMES)
 each round."""
 
 
-def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
-    if not (is_row(values) if count is None else is_row(values, count)):
-        raise ValueError(f"data cursor: expected {count} numbers")
-    if not are_counts(values, most=ROUND_MAX):
-        raise ValueError(f"data cursor: expected non-negative integers, not {values!r}")
-    return tuple(values)
+def _report_fields(packed: Any) -> Any:
+    """Schema of a report: all fields of an ``EpochReport``, or none."""
+    return row(*([_WHOLE] * (len(_NAMES) - 1) + [_RANGES] if packed else []))(packed)
 
 
-_Unused: TypeAlias = tuple[tuple[int, ...], Ranges, Ranges]
-"""Three fields: the counts of further rounds without progress, of skipped samples and of discarded
-samples; the returned ranges; the discarded ranges."""
+_WHOLE = count(ROUND_MAX)
+_WHOLES = rows(_WHOLE)
+_RANGES = rows(row(_WHOLE, _WHOLE), most=ROUND_MAX)
 
 
-def _fields(
-    packed: Any,
-) -> tuple[tuple[int, ...], tuple[int, ...], _Unused, tuple[Any, ...], Any, Pace]:
-    if not is_row(packed, 6):
-        raise ValueError("data cursor: expected six fields")
-    plan, where = _wholes(packed[0], 4), _wholes(packed[1], 6)
+def _fields(packed: Any) -> tuple[Any, ...]:
+    """Return the fields of a packed cursor. Raises ValueError if they are invalid."""
+    schema = row(
+        row(*[_WHOLE] * 4),  # the plan
+        row(*[_WHOLE] * 6),  # the position
+        # Counts of further rounds without progress, of skipped samples and of discarded samples;
+        # the returned ranges; the discarded ranges.
+        row(row(*[_WHOLE] * 3), _RANGES, _RANGES),
+        _report_fields,
+        optional(rows(row(_WHOLE, *[_WHOLES] * 5), most=PENDING_ROUNDS)),
+        Pace.unpack,
+    )
+    plan, where, unused, last, pending, pace = unpacked("data cursor", schema, packed)
     samples_total, batch, peers, _ = plan
     epoch, _, position, _, used, at_least = where
     if (samples_total == 0) != (batch == 0) or min(peers, at_least) < 1:
         raise ValueError("data cursor: the plan is incomplete")
     if position > samples_total * (epoch + 1):
         raise ValueError("data cursor: the position is outside the data")
-    if not is_row(packed[2], 3):
-        raise ValueError("data cursor: expected three fields for unused samples")
-    counts = _wholes(packed[2][0], 3)
-    returned, given_up = (_ranges(each, position) for each in packed[2][1:])
+    counts, returned, given_up = unused
+    for ranges in (returned, given_up, *last[-1:]):
+        edges = [-1, *[edge for each in ranges for edge in each]]
+        if edges != sorted(set(edges)) or edges[-1] > position:
+            raise ValueError("data cursor: ranges are not ascending or not in the data")
     if used + sum(counts[1:]) > position - _length(returned) or _length(given_up) > counts[2]:
         raise ValueError("data cursor: the counts of samples contradict each other")
-    last = packed[3]
-    if not is_row(last):
-        raise ValueError("data cursor: expected a report")
-    if last:
-        last = (*_wholes(last[:-1], len(_NAMES) - 1), _ranges(last[-1], position))
-    pending = None if packed[4] is None else _pending(packed[4])
-    return plan, where, (counts, returned, given_up), last, pending, Pace.unpack(packed[5])
-
-
-def _ranges(packed: Any, end: int) -> Ranges:
-    """Unpack ranges of samples, which must be ascending and within the first ``end`` positions."""
-    if not is_row(packed):
-        raise ValueError("data cursor: expected ranges")
-    pairs = [_wholes(pair, 2) for pair in packed]
-    before = -1
-    for start, stop in pairs:
-        if not before < start < stop <= end:
-            raise ValueError("data cursor: ranges are not ascending or not in the data")
-        before = stop
-    return tuple((pair[0], pair[1]) for pair in pairs)
-
-
-def _pending(packed: Any) -> list[tuple[Any, ...]]:
-    """Unpack the pending rounds, each as a ``_Pending``."""
-    if not are_rows(packed, 6, most=PENDING_ROUNDS):
-        raise ValueError("data cursor: expected a few pending rounds, each with six fields")
-    pending = []
-    for row in packed:
-        contributors = _wholes(row[2])
-        samples = _wholes(row[3], len(contributors))
-        peers = _wholes(row[1]), contributors, samples, _wholes(row[4]), _wholes(row[5])
-        pending.append((*_wholes(row[:1]), *peers))
-    return pending
+    if any(len(each[2]) != len(each[3]) for each in pending or ()):
+        raise ValueError("data cursor: a pending round lacks a number of samples")
+    return plan, where, unused, last, None if pending is None else list(pending), pace

@@ -32,13 +32,18 @@ from gossip.core.settings import (
 )
 
 from .chain import header_bytes
-from .unpacking import are_counts, are_digests, are_rows, is_row
+from .unpacking import COUNT, digest, row, rows, unpacked
 
 NONE: frozenset[bytes] = frozenset()
 
 # server, round, shard, attempt, H of the previous round
 Place: TypeAlias = tuple[PeerId, int, int, int, bytes]
 Turn: TypeAlias = tuple[int, bytes]  # the round, and the digest of the turn
+
+_PACKED = row(
+    rows(row(COUNT, COUNT, COUNT, digest, digest)),
+    rows(row(COUNT, COUNT, digest), most=PROVEN_TURNS),
+)
 
 
 class EquivocationDetector:
@@ -150,30 +155,15 @@ class EquivocationDetector:
     def unpack(self, packed: Any) -> None:
         """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
         if the data is invalid."""
-        if not is_row(packed, 2):
-            raise ValueError("equivocations: expected two tables")
-        if not are_rows(packed[0], 5) or not are_rows(packed[1], 3, most=PROVEN_TURNS):
-            raise ValueError(
-                "equivocations: expected a table of accusations and a table of proven turns"
-            )
+        accusations, turns = unpacked("equivocations", _PACKED, packed)
         stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
-        for row in packed[0]:
-            if not are_counts(row[:3]) or not are_digests(row[3:]):
-                raise ValueError(
-                    "equivocations: a row needs a server, a peer, a round and two digests"
-                )
-            known = stated.setdefault((row[0], row[1]), OrderedDict())
-            known[row[2], bytes.fromhex(row[3])] = bytes.fromhex(row[4])
+        for server, by, at, turn, content in accusations:
+            known = stated.setdefault((server, by), OrderedDict())
+            known[at, turn] = content
             if len(known) > ACCUSED_TURNS:
                 raise ValueError("equivocations: too many accusations by one peer")
-        proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
-        for row in packed[1]:
-            if not are_counts(row[:2]) or not are_digests(row[2:]):
-                raise ValueError(
-                    "equivocations: a proven turn must be a peer, a round and a digest"
-                )
-            proven[row[0], (row[1], bytes.fromhex(row[2]))] = None
-        self._stated, self._proven = stated, proven
+        self._stated = stated
+        self._proven = OrderedDict.fromkeys([(server, (at, turn)) for server, at, turn in turns])
 
 
 class EquivocationWitness:

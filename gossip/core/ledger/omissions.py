@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeAlias
 from gossip.core.messages import Accusation, Commit, PeerId
 from gossip.core.settings import TrustSettings, accusation_rounds
 
-from .accused_rounds import AccusedRounds, accuse, is_news, unpack_accused
-from .unpacking import are_counts, are_rows, is_score
+from .accused_rounds import ACCUSED, AccusedRounds, accuse, is_news
+from .unpacking import COUNT, number, row, rows, unpacked
 
 Turn: TypeAlias = Literal["passed_over", "serves_again"]
 
@@ -29,6 +29,9 @@ class _Server:
     heard: float = 1.0  # Delivery score of the server, in [0, 1].
     rests: int = 0  # Number of rounds for which the server will not serve.
     accused: AccusedRounds = ()
+
+
+_PACKED = rows(row(COUNT, number(), COUNT, ACCUSED))
 
 
 class OmissionTracker:
@@ -128,13 +131,7 @@ class OmissionTracker:
     def unpack(self, packed: Any) -> None:
         """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
         if the data is invalid."""
-        if not are_rows(packed, 4):
-            raise ValueError("omissions: a row must have 4 fields")
-        servers = {}
-        for peer, heard, rests, accused in packed:
-            if not is_score(heard):
-                raise ValueError(f"omissions: {heard!r} is not between 0 and 1")
-            if not are_counts((peer, rests)):
-                raise ValueError("omissions: peers and rounds must be non-negative integers")
-            servers[peer] = _Server(float(heard), rests, unpack_accused(accused))
-        self._servers = servers
+        self._servers = {
+            peer: _Server(heard, rests, accused)
+            for peer, heard, rests, accused in unpacked("omissions", _PACKED, packed)
+        }

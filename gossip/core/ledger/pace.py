@@ -28,7 +28,7 @@ from gossip.core.settings import (
     TIME_US_MAX,
 )
 
-from .unpacking import are_counts, are_rows, is_row
+from .unpacking import count, row, rows, unpacked
 
 
 class Pace:
@@ -88,23 +88,16 @@ class Pace:
         """Return the table from the result of ``pack``. Raises ValueError if the data is
         invalid."""
         pace = cls()
-        if not is_row(packed, 2) or not are_rows(packed[1], 5):
-            raise ValueError("pace: expected a number, and five numbers for each peer")
-        for row in packed[1]:
-            if not are_counts(row, most=ROUND_MAX):
-                raise ValueError("pace: expected five counts for each peer")
-            peer, level, had, slow, quick = row
-            if (
-                level > PACE_LEVELS
-                or had >= PACE_WINDOW
-                or slow + quick > had
-                or peer in pace._seen
-            ):
+        in_window = count(PACE_WINDOW - 1)
+        of_peer = row(count(ROUND_MAX), count(PACE_LEVELS), in_window, in_window, in_window)
+        pace._rounds, table = unpacked("pace", row(in_window, rows(of_peer)), packed)
+        pace._seen = {peer: (level, *counts) for peer, level, *counts in table}
+        for _, had, slow, quick in pace._seen.values():
+            if slow + quick > had:
                 raise ValueError("pace: the counts of a peer contradict each other")
-            pace._seen[peer] = level, had, slow, quick
-        if not are_counts(packed[:1], most=PACE_WINDOW - 1):
-            raise ValueError("pace: the window is too long")
-        pace._rounds, pace.even = packed[0], not pace.levels()
+        if len(pace._seen) < len(table):
+            raise ValueError("pace: a peer is listed twice")
+        pace.even = not pace.levels()
         return pace
 
 

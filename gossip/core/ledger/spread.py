@@ -7,12 +7,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from math import sqrt
 from statistics import median
-from typing import Any
 
-from gossip.core.messages import ROUND_MAX
 from gossip.core.settings import SPREAD_EVERY, UNEQUAL, UNEQUAL_OFTEN, UNEQUAL_SHARE
-
-from .unpacking import are_counts
 
 
 def beyond_chance(groups: Sequence[Sequence[float]], f: int) -> float | None:
@@ -90,11 +86,3 @@ class SpreadMonitor:
         if beyond is not None:
             windows, unequal = windows + 1, unequal + (beyond > UNEQUAL)
         self.counts = windows, unequal, 0
-
-    def unpack(self, packed: Sequence[Any]) -> None:
-        """Load ``counts`` of another peer. Raises ``ValueError``, and changes nothing, if they are
-        invalid."""
-        windows, unequal, since = packed
-        if not are_counts(packed, most=ROUND_MAX):
-            raise ValueError("trust: counts of measurements must be non-negative integers")
-        self.counts = windows, unequal, since

@@ -27,7 +27,7 @@ from gossip.core.settings import (
     TIME_US_MAX,
 )
 
-from .unpacking import are_counts, are_rows
+from .unpacking import count, rows, unpacked
 
 
 class StageSpeeds:
@@ -92,15 +92,13 @@ class StageSpeeds:
     def unpack(self, packed: Any) -> None:
         """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
         if the data is invalid."""
-        if not are_rows(packed, *range(2, PASS_TIMES + 2)):
-            raise ValueError("speeds: expected peers, each with its times")
-        reported: dict[PeerId, deque[int]] = {}
-        for row in packed:
-            if not are_counts(row, most=TIME_US_MAX):
-                raise ValueError("speeds: a time is out of range")
-            if row[0] in reported:
-                raise ValueError("speeds: a peer is listed twice")
-            reported[row[0]] = deque(row[1:], maxlen=PASS_TIMES)
+        schema = rows(rows(count(TIME_US_MAX), most=PASS_TIMES + 1))
+        table = unpacked("speeds", schema, packed)
+        reported = {peer: deque(times, maxlen=PASS_TIMES) for peer, *times in table}
+        if len(reported) < len(table):
+            raise ValueError("speeds: a peer is listed twice")
+        if not all(reported.values()):
+            raise ValueError("speeds: a peer has no times")
         self._reported = reported
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 from gossip.core.messages import PeerId
 from gossip.core.settings import FAR_MAX, TRUST_ROUNDS
 
-from .accused_rounds import AccusedRounds, unpack_accused
-from .unpacking import are_counts, are_rows, is_row, is_score
+from .accused_rounds import ACCUSED, AccusedRounds
+from .unpacking import COUNT, Schema, number, one_of, row, rows
 
 NO_FAR = ("non_finite", "wrong_size")
 """Reasons for rejection that have no outlyingness."""
@@ -90,37 +91,37 @@ class PeerStanding:
         if self.audited:
             yield "its results for micro-batches differ from those of other members of its stage"
 
-    @classmethod
-    def unpack(cls, packed: Any) -> PeerStanding:
-        """Return the standing from a row of ``TrustTable.pack`` without the peer id. Raises
-        ValueError if the data is invalid."""
-        score, suspected, phase, rounds_left, recent, served, *counts = packed
-        refused, twice, accused, audited = (*counts, 0)[:4]
-        if not are_counts((rounds_left, refused, twice, audited)):
-            raise ValueError("trust: rounds must be non-negative integers")
-        if not (is_score(score) and is_score(served) and isinstance(suspected, bool)):
-            raise ValueError(f"trust: invalid scores {score!r} and {served!r}")
-        if phase not in ("normal", "quarantined", "parole"):
-            raise ValueError(f"trust: invalid phase {phase!r}")
-        return cls(
-            float(score),
-            float(served),
-            suspected,
-            rounds_left,
-            phase,
-            _evidence_of(recent),
-            refused,
-            twice,
-            audited,
-            unpack_accused(accused),
-        )
+
+def _observed(packed: Any) -> Any:
+    """Schema of ``Observed``."""
+    is_evidence = isinstance(packed, tuple | list)
+    return row(one_of(*WORDS), _FAR)(packed) if is_evidence else _FAR(packed)
 
 
-def unpack_standings(rows: Any) -> dict[PeerId, PeerStanding]:
-    """Return the standings from the rows of ``TrustTable.pack``. Raises ValueError if invalid."""
-    if not are_rows(rows, 10, 11) or not are_counts([row[0] for row in rows]):
-        raise ValueError("trust: expected rows of 10 or 11 fields, which begin with a peer")
-    return {row[0]: PeerStanding.unpack(row[1:]) for row in rows}
+_FAR = number(FAR_MAX)
+_FIELDS: dict[str, Schema] = {
+    "score": number(),
+    "suspected": one_of(False, True),
+    "phase": one_of("normal", "quarantined", "parole"),
+    "rounds_left": COUNT,
+    "recent": rows(_observed, most=TRUST_ROUNDS),
+    "served": number(),
+    "refused": COUNT,
+    "twice": COUNT,
+    "accused": ACCUSED,
+    "audited": COUNT,
+}
+"""Packed fields of ``PeerStanding``. The last field is packed only if it is not 0."""
+PACKED_FIELDS = attrgetter(*_FIELDS)
+_PACKED = row(COUNT, *_FIELDS.values())
+
+
+def unpack_standing(packed: Any) -> tuple[PeerId, PeerStanding]:
+    """Return the peer and its standing from a row of ``TrustTable.pack``. Raises ValueError if the
+    data is invalid."""
+    is_short = isinstance(packed, tuple | list) and len(packed) == len(_FIELDS)
+    peer, *values = _PACKED((*packed, 0) if is_short else packed)
+    return peer, PeerStanding(**dict(zip(_FIELDS, values, strict=True)))
 
 
 def _singular(name: str) -> str:
@@ -129,16 +130,3 @@ def _singular(name: str) -> str:
 
 def _times(value: float) -> str:
     return f"{value:.1f} times" if value < 1000 else "over 1000 times"
-
-
-def _evidence_of(packed: Any) -> tuple[Observed, ...]:
-    """Unpack the recent evidence of a peer."""
-    if not is_row(packed) or len(packed) > TRUST_ROUNDS:
-        raise ValueError("trust: too many recent updates")
-    evidence = [item if is_row(item) else ("", item) for item in packed]
-    for item in evidence:
-        if len(item) != 2 or item[0] not in ("", *WORDS):
-            raise ValueError("trust: evidence without a valid name")
-        if not isinstance(item[1], int | float) or not 0.0 <= item[1] <= FAR_MAX:
-            raise ValueError("trust: evidence without a valid number")
-    return tuple([(str(name), float(far)) if name else float(far) for name, far in evidence])

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from gossip.core.events import Report
-from gossip.core.messages import Commit, Contribution, PeerId, Rejection
+from gossip.core.messages import ROUND_MAX, Commit, Contribution, PeerId, Rejection
 from gossip.core.settings import (
     TRUST_ROUNDS,
     TrustSettings,
@@ -48,10 +48,12 @@ from gossip.core.settings import (
 from .accused_rounds import accuse, is_news
 from .outliers import stands_out, upper_median, usual_spread
 from .spread import SpreadMonitor
-from .standing import WORDS, PeerStanding, unpack_standings
-from .unpacking import is_row
+from .standing import PACKED_FIELDS, WORDS, PeerStanding, unpack_standing
+from .unpacking import count, row, rows, unpacked
 
 NOBODY: frozenset[PeerId] = frozenset()
+_ROUNDS = count(ROUND_MAX)
+_PACKED = row(rows(unpack_standing), _ROUNDS, _ROUNDS, _ROUNDS)
 
 Change: TypeAlias = Literal["suspected", "trusted", "quarantined", "parole", "cleared"]
 
@@ -465,23 +467,18 @@ class TrustTable:
 
     def pack(self) -> tuple[Any, ...]:
         """Return the whole table as plain tuples, for a state transfer."""
-        rows = [
-            (
-                *(peer, s.score, s.suspected, s.phase, s.rounds_left, s.recent),
-                *(s.served, s.refused, s.twice, s.accused),
-                *([s.audited] if s.audited else []),
-            )
-            for peer, s in sorted(self._standings.items())
+        table = [
+            (peer, *PACKED_FIELDS(standing)[: None if standing.audited else -1])
+            for peer, standing in sorted(self._standings.items())
         ]
-        return tuple(rows), *self.spread.counts
+        return tuple(table), *self.spread.counts
 
     def unpack(self, packed: Any) -> None:
         """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
         if the data is invalid."""
-        if not is_row(packed, 4):
-            raise ValueError("trust: expected rows and three counts")
-        standings, spread = unpack_standings(packed[0]), SpreadMonitor(self.f)
-        spread.unpack(packed[1:])
+        table, *counts = unpacked("trust", _PACKED, packed)
+        standings, spread = dict(table), SpreadMonitor(self.f)
+        spread.counts = counts[0], counts[1], counts[2]
         self._standings, self.spread = standings, spread
         self._locked_ever = any(standing.phase != "normal" for standing in self._standings.values())
 
