@@ -67,12 +67,6 @@ if TYPE_CHECKING:
         TrainerProgress,
     )
     from .frozen import record
-    from .inspection import (
-        GossipInspection,
-        Inspection,
-        MembershipInspection,
-        RollingInspection,
-    )
     from .ledger import (
         BegunRound,
         Ledger,
@@ -96,6 +90,7 @@ if TYPE_CHECKING:
         QUORUM_LOST,
         STATE_LOST,
         Decision,
+        Phase,
         RebuildStage,
         TakeState,
     )
@@ -158,6 +153,7 @@ if TYPE_CHECKING:
         PushPull,
         Rejection,
         Rumor,
+        Stage,
         StageDone,
         StateAttestation,
         StateOffer,
@@ -228,7 +224,9 @@ if TYPE_CHECKING:
     from .transfer import (
         Donor,
         DonorTimeout,
+        PieceFetcher,
         PieceManifest,
+        Poll,
         Recovery,
         attested_digest,
         outline_of,

@@ -18,15 +18,12 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
-from gossip.core import (
+from gossip.core import Message, PeerId, Received, Send
+from gossip_lab.inspection import (
     GossipInspection,
     Inspection,
     MembershipInspection,
-    Message,
-    PeerId,
-    Received,
     RollingInspection,
-    Send,
 )
 from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
 

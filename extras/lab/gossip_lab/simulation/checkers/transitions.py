@@ -10,7 +10,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
-from gossip.core import Event, Member, MembershipInspection, PeerId, Status, incarnation_of
+from gossip.core import Event, Member, PeerId, Status, incarnation_of
+from gossip_lab.inspection import MembershipInspection
 
 from .base import Checker
 

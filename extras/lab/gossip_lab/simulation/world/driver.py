@@ -25,19 +25,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias
 
-from gossip.core import (
-    Commit,
-    Effect,
-    Event,
-    Inspection,
-    PeerId,
-    Received,
-    Send,
-    TimerFired,
-    Token,
-    events,
-)
+from gossip.core import Commit, Effect, Event, PeerId, Received, Send, TimerFired, Token, events
 from gossip.vectors import compared
+from gossip_lab.inspection import Inspection
 
 from .host import C, SimProcess
 from .links import Links

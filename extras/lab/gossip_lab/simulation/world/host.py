@@ -13,9 +13,7 @@ from gossip.core import (
     Effect,
     Envelope,
     Event,
-    Inspection,
     Membership,
-    MembershipInspection,
     Message,
     Payload,
     Peer,
@@ -24,6 +22,7 @@ from gossip.core import (
     events,
 )
 from gossip.inject import OutMessage
+from gossip_lab.inspection import Inspection, MembershipInspection
 
 from .machine import Machine
 from .network import Network

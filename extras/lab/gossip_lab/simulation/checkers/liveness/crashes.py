@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gossip.core import Inspection, PeerId, Report
+from gossip.core import PeerId, Report
+from gossip_lab.inspection import Inspection
 from gossip_lab.simulation.checkers.base import Checker, on_report, updates_needed
 
 ROUND_S = 1.0  # duration of the round itself

@@ -9,17 +9,9 @@ from math import ceil, log2
 
 import numpy as np
 
-from gossip.core import (
-    STASH_ROUNDS,
-    Apply,
-    Committed,
-    Inspection,
-    MembershipSettings,
-    PeerId,
-    Stop,
-    longest_s,
-)
+from gossip.core import STASH_ROUNDS, Apply, Committed, MembershipSettings, PeerId, Stop, longest_s
 from gossip.topologies import lots
+from gossip_lab.inspection import Inspection
 from gossip_lab.simulation.checkers.base import (
     Checker,
     IncarnationId,

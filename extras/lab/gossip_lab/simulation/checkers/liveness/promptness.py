@@ -15,7 +15,6 @@ from gossip.core import (
     Committed,
     Contributed,
     Hello,
-    Inspection,
     NotServing,
     PeerId,
     Received,
@@ -28,6 +27,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
+from gossip_lab.inspection import Inspection
 from gossip_lab.simulation.checkers.base import (
     Checker,
     PerIncarnation,

@@ -12,15 +12,14 @@ from dataclasses import replace
 from gossip.core import (
     Commit,
     CommitRequest,
-    Inspection,
     NotServing,
     Payload,
     PeerId,
     Received,
-    RollingInspection,
     Update,
     UpdateRequest,
 )
+from gossip_lab.inspection import Inspection, RollingInspection
 from gossip_lab.simulation.checkers.base import (
     ROUNDS_KEPT,
     Checker,

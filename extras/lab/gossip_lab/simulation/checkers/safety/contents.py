@@ -15,7 +15,6 @@ from gossip.core import (
     Apply,
     Commit,
     Committed,
-    Inspection,
     Payload,
     PeerId,
     Ranges,
@@ -23,7 +22,6 @@ from gossip.core import (
     Report,
     Restore,
     Restored,
-    RollingInspection,
     Send,
     SnapshotTaken,
     StartRound,
@@ -36,6 +34,7 @@ from gossip.core import (
     parts_of,
 )
 from gossip.vectors import described, payload_digest, to_bytes
+from gossip_lab.inspection import Inspection, RollingInspection
 from gossip_lab.simulation.checkers.base import (
     Checker,
     PerIncarnation,

@@ -13,8 +13,6 @@ from gossip.core import (
     Aggregate,
     Apply,
     Contributed,
-    GossipInspection,
-    Inspection,
     Payload,
     PeerId,
     Push,
@@ -24,6 +22,7 @@ from gossip.core import (
     StartRound,
 )
 from gossip.topologies import Roster
+from gossip_lab.inspection import GossipInspection, Inspection
 from gossip_lab.simulation.checkers.base import (
     Checker,
     PerIncarnation,

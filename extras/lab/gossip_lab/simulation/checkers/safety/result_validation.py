@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gossip.core import Commit, Inspection, Payload, PeerId, ResultSimilarity, RollingInspection
+from gossip.core import Commit, Payload, PeerId, ResultSimilarity
+from gossip_lab.inspection import Inspection, RollingInspection
 
 
 def is_doubtful(

@@ -15,10 +15,7 @@ from gossip.core import (
     TAKERS_MAX,
     CancelTimer,
     Event,
-    GossipInspection,
     Halt,
-    Inspection,
-    MembershipInspection,
     PeerId,
     Received,
     Send,
@@ -26,6 +23,7 @@ from gossip.core import (
     TimerFired,
     Token,
 )
+from gossip_lab.inspection import GossipInspection, Inspection, MembershipInspection
 from gossip_lab.simulation.checkers.base import (
     Checker,
     PerIncarnation,

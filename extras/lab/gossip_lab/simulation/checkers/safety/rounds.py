@@ -12,18 +12,17 @@ from gossip.core import (
     Commit,
     Committed,
     Hello,
-    Inspection,
     PeerId,
     Received,
     Report,
     Restore,
     Restored,
-    RollingInspection,
     Send,
     StartRound,
     Update,
     chain_hash,
 )
+from gossip_lab.inspection import Inspection, RollingInspection
 from gossip_lab.simulation.checkers.base import (
     Checker,
     IncarnationId,

@@ -17,7 +17,6 @@ from gossip.core import (
     Gossip,
     Hello,
     LinkUp,
-    MembershipInspection,
     Nack,
     PeerId,
     Ping,
@@ -29,6 +28,7 @@ from gossip.core import (
     StateRequest,
     retransmit_limit,
 )
+from gossip_lab.inspection import MembershipInspection
 from gossip_lab.simulation.checkers.base import Checker, IncarnationId, keep_latest, on_effect
 from gossip_lab.simulation.world import AnySwarm
 

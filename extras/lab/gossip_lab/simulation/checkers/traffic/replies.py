@@ -20,7 +20,6 @@ from gossip.core import (
     PingRequest,
     PushPull,
     Received,
-    RollingInspection,
     Send,
     StateAttestation,
     StateOffer,
@@ -28,6 +27,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
+from gossip_lab.inspection import RollingInspection
 from gossip_lab.simulation.checkers.base import (
     Checker,
     PerIncarnation,

@@ -7,17 +7,9 @@ from collections import Counter
 
 import numpy as np
 
-from gossip.core import (
-    Inspection,
-    Payload,
-    PeerId,
-    Received,
-    Report,
-    Send,
-    StateOffer,
-    StateRequest,
-)
+from gossip.core import Payload, PeerId, Received, Report, Send, StateOffer, StateRequest
 from gossip.vectors import payload_digest
+from gossip_lab.inspection import Inspection
 from gossip_lab.simulation.checkers.base import (
     Checker,
     PerIncarnation,

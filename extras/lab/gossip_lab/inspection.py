@@ -1,6 +1,6 @@
 """Read-only views of a running peer, for checkers and the simulator.
 
-Only this module reads private attributes of other parts. If such an attribute changes, mypy reports
+Only this module reads private attributes of the core. If such an attribute changes, mypy reports
 an error in this module, and the checkers need no change.
 """
 
@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
 
+from gossip.core import (
+    Contributed,
+    GossipRounds,
+    Hello,
+    Member,
+    Membership,
+    Peer,
+    PeerId,
+    Phase,
+    PieceFetcher,
+    Poll,
+    RollingRounds,
+    ShardRound,
+    Stage,
+    StateAttestation,
+    StateOffer,
+    StateRequest,
+)
 from gossip.topologies import Roster
-
-from .events import Contributed
-from .lifecycle import Phase
-from .membership import Member, Membership
-from .messages import Hello, PeerId, Stage, StateAttestation, StateOffer, StateRequest
-from .peer import Peer
-from .rounds import GossipRounds, RollingRounds, ShardRound
-from .transfer import PieceFetcher, Poll
 
 
 class MembershipInspection:
