@@ -187,7 +187,9 @@ class Lineage:
             assert commit.shard == shard, f"shard {commit.shard} in place {shard}"
             assert commit.parent == self.head, f"round {commit.round_id} has another parent"
         self.head = chain_hash(self.head, commits, self.header)
-        self._record(self.next_round, self.head)
+        self._history[self.next_round] = self.head
+        if len(self._history) > HISTORY_ROUNDS:
+            self._history.popitem(last=False)
         self.next_round += 1
         return self.head
 
@@ -209,7 +211,7 @@ class Lineage:
         round before ``next_round``, from the offer."""
         self.next_round, self.head = next_round, head
         self._history.clear()
-        self._record(next_round - 1, head)
+        self._history[next_round - 1] = head
 
     def at(self, round_id: int) -> bytes | None:
         """Return H of a round; None if it is not stored. Round -1 is the genesis."""
@@ -227,8 +229,3 @@ class Lineage:
         if ours == parent:
             return "same"
         return "unknown" if ours is None or self.unbegun in (ours, parent) else "fork"
-
-    def _record(self, round_id: int, chain: bytes) -> None:
-        self._history[round_id] = chain
-        while len(self._history) > HISTORY_ROUNDS:
-            self._history.popitem(last=False)

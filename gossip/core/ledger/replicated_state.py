@@ -76,7 +76,7 @@ class ReplicatedState:
         subset of proven Byzantine peers."""
         locked, proven, self._sharers, snapshot = self._ledgers.begin(self.ledger)
         self._snapshots[self.lineage.next_round] = snapshot
-        while len(self._snapshots) > SNAPSHOTS_KEPT:
+        if len(self._snapshots) > SNAPSHOTS_KEPT:
             self._snapshots.popitem(last=False)
         return locked, proven
 

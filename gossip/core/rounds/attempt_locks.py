@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gossip.core.events import Payload
+from gossip.core.latest import Latest
 from gossip.core.messages import Commit
 from gossip.core.settings import LOCKED_ROUNDS
 
@@ -26,7 +27,9 @@ class AttemptLocks:
     """
 
     def __init__(self) -> None:
-        self._attempts: dict[tuple[int, bytes], tuple[tuple[int, int], ...]] = {}
+        self._attempts: Latest[tuple[int, bytes], tuple[tuple[int, int], ...]] = Latest(
+            LOCKED_ROUNDS
+        )
         self._held: tuple[tuple[int, bytes], Held] | None = None
 
     def keep(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
@@ -38,7 +41,6 @@ class AttemptLocks:
             s.index: (s.commit, s.payload, s.made_here) for s in shards if s.commit is not None
         }:
             self._held = ((round_id, parent), held)
-        self._forget_old()
 
     def keep_finished(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
         """Record the attempts of a round that this peer has committed. If this peer made the
@@ -47,11 +49,6 @@ class AttemptLocks:
         self._attempts[round_id, parent] = tuple(
             [(shard.attempt + shard.made_here, shard.claims.skipped) for shard in shards]
         )
-        self._forget_old()
-
-    def _forget_old(self) -> None:
-        while len(self._attempts) > LOCKED_ROUNDS:
-            del self._attempts[next(iter(self._attempts))]
 
     def recall(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> list[int]:
         """Restore the locks of a round that begins again: the recorded commits of its shards, and

@@ -8,7 +8,6 @@ and continues. Every peer can compute every plan, so a push outside the plan is 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -31,6 +30,7 @@ from gossip.core.events import (
     Token,
 )
 from gossip.core.frozen import record
+from gossip.core.latest import Latest
 from gossip.core.ledger import DataShare, TrustTable, genesis
 from gossip.core.messages import (
     Commit,
@@ -124,7 +124,7 @@ class GossipRounds:
         self._rng = rng
         self.plans = PlanCache(local, settings, topology, view)
         self._data: tuple[int, int, int] | None = None  # samples_total, batch, ahead
-        self._contributed_at: OrderedDict[int, float] = OrderedDict()
+        self._contributed_at: Latest[int, float] = Latest(CONTRIBUTIONS_KEPT)
         self._next_ticket = 1
         self._previous: Payload | None = None  # last aggregate that this peer has applied
         self._round = GossipRound()
@@ -254,8 +254,6 @@ class GossipRounds:
         present, self.phase = self._round, "collecting"
         present.own = event
         self._contributed_at[self.round_id] = now
-        while len(self._contributed_at) > CONTRIBUTIONS_KEPT:
-            self._contributed_at.popitem(last=False)
         if self.mixes:
             self.mixing.learn(self.local, self.round_id, event.sketch)
         return [*self._push(event), *self._maybe_close(now)]

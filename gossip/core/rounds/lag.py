@@ -8,7 +8,6 @@ a state that a single peer attests (``transfer/receiver.py``).
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
@@ -16,6 +15,7 @@ from typing import Any
 
 from gossip.core.events import Effect, Send
 from gossip.core.frozen import record
+from gossip.core.latest import Latest
 from gossip.core.ledger import Stance
 from gossip.core.messages import (
     Commit,
@@ -71,7 +71,7 @@ class LagDetector:
         self._ahead: dict[PeerId, int] = {}
         self._branches: dict[PeerId, bytes] = {}
         # rounds after which another peer had another history than the local peer
-        self.forked: OrderedDict[int, None] = OrderedDict()
+        self.forked: Latest[int, None] = Latest(FORKS_KEPT)
         self._left = b""  # H of the branch that this peer last left for a larger branch.
         self._asked = -1  # Round of the pending ``CatchUpOverdue`` timer.
         # Receiver of the last request for commits, and the first round that it requests.
@@ -124,7 +124,7 @@ class LagDetector:
             # this, so request at once: the rounds may be too short to wait for the timer.
             if now < self._not_before:
                 return []
-            self._not_before, self._open = now + RESEND_S, (peer, here)
+            self._not_before = now + RESEND_S
             return [self.request(peer, now)]
         # If both sides may continue, a reported round may belong to a branch that the reporting
         # peer has left since.
@@ -210,9 +210,7 @@ class LagDetector:
             else self.settings.rounds.behind_after_s
         )
         self._asked, self._not_before = -1, now + self._pause_s
-        peer = self._in_turn(timer.peer)
-        self._open = (peer, timer.round_id)
-        return [self.request(peer, now)]
+        return [self.request(self._in_turn(timer.peer), now)]
 
     def _in_turn(self, peer: PeerId) -> PeerId:
         """Return the receiver of the next request: a peer that is ahead and did not receive the
@@ -401,8 +399,6 @@ class LagDetector:
         if parent == ours:
             return False
         self.forked[self.lineage.next_round - 1] = None
-        while len(self.forked) > FORKS_KEPT:
-            self.forked.popitem(last=False)
         with_us = 1 + sum(1 for branch in self._branches.values() if branch == ours)
         with_them = sum(1 for branch in self._branches.values() if branch == parent)
         silent = 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Protocol
 
+from gossip.core.latest import Latest
 from gossip.core.messages import PeerId
 from gossip.core.settings import PLANS_KEPT, CoreSettings
 from gossip.core.view import View
@@ -30,7 +30,7 @@ class PlanCache:
         # all peers, including those that joined later; and the subset of peers that are not gone
         self._everybody = self._here = self.first
         self._version = -1  # version of the view from which these two tuples were computed
-        self._plans: OrderedDict[tuple[int, tuple[PeerId, ...]], Plan] = OrderedDict()
+        self._plans: Latest[tuple[int, tuple[PeerId, ...]], Plan] = Latest(PLANS_KEPT)
 
     def members(self) -> tuple[PeerId, ...]:
         """Return the peers that are neither dead nor have left."""
@@ -49,8 +49,6 @@ class PlanCache:
             self._plans[key] = self.topology(
                 Roster(peers, self.settings.lineage), round_id, self.settings.seed
             )
-            while len(self._plans) > PLANS_KEPT:
-                self._plans.popitem(last=False)
         return self._plans[key]
 
     def sources(self, round_id: int) -> tuple[PeerId, ...]:

@@ -8,9 +8,9 @@ otherwise the recorded lags could only shrink.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
+from gossip.core.latest import Latest
 from gossip.core.messages import PeerId, Update
 from gossip.core.settings import (
     AMENDS_ROUNDS,
@@ -35,7 +35,7 @@ class LatenessTracker:
         self._absent: dict[PeerId, int] = {}  # consecutive rounds without an update of the peer
         self._lags: dict[PeerId, RecentMedian] = {}
         # arrival time of the first update, by (round, shard, attempt)
-        self._began: OrderedDict[tuple[int, int, int], float] = OrderedDict()
+        self._began: Latest[tuple[int, int, int], float] = Latest(SERVED_KEPT)
 
     def committed(
         self,
@@ -107,8 +107,6 @@ class LatenessTracker:
     def came(self, sender: PeerId, update: Update, first_at: float, now: float) -> None:
         """Record an update of another peer that arrived in time."""
         self._began[update.round_id, update.shard, update.attempt] = first_at
-        if len(self._began) > SERVED_KEPT:
-            self._began.popitem(last=False)
         self._observe(sender, now - first_at)
 
     def record_late_update(self, sender: PeerId, update: Update, now: float) -> None:

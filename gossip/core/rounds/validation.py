@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from gossip.core.events import Contributed, Effect, Payload, Received, Report, ResultSimilarity
+from gossip.core.latest import Latest
 from gossip.core.ledger import EquivocationWitness, ReplicatedState, provenance
 from gossip.core.messages import (
     ACCUSATIONS_MAX,
@@ -60,15 +61,15 @@ class ResultValidator:
         self.result_checks = ResultChecks(replicated, lag_detector, self.quorum, view)
         self._lengths: dict[tuple[int, int], Lengths] = {}
         # rejected results, by server and round
-        self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
+        self._refused: Latest[tuple[PeerId, int], None] = Latest(REFUSALS_KEPT)
         self.witness = EquivocationWitness(server.local, replicated.lineage.header)
         self._present: Sequence[ShardRound] = ()
         # order of the servers of each shard, by round
         self._orders: dict[int, tuple[tuple[PeerId, ...], ...]] = {}
         # results that did not arrive in time, by server and round
-        self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
+        self._waited: Latest[tuple[PeerId, int], None] = Latest(REFUSALS_KEPT)
         # audit votes of this peer: micro-batches that it has recomputed with another result
-        self._audited: OrderedDict[AuditVote, None] = OrderedDict()
+        self._audited: Latest[AuditVote, None] = Latest(REFUSALS_KEPT)
 
     def accusations(self) -> tuple[Accusation, ...]:
         """Return the accusations for a commit by this peer. Each accusation is repeated in later
@@ -97,8 +98,6 @@ class ResultValidator:
         """Record an audit vote of this peer, which has recomputed a micro-batch of another peer
         with another result."""
         self._audited[vote] = None
-        while len(self._audited) > REFUSALS_KEPT:
-            self._audited.popitem(last=False)
 
     def audit_votes(self) -> tuple[AuditVote, ...]:
         """Return the latest audit votes for a commit by this peer. Each vote is repeated in later
@@ -150,7 +149,7 @@ class ResultValidator:
             and server != self.local
             and len(self.quorum.expected()) - self.f >= self.quorum.required()
         ):
-            _keep(self._waited, (server, self.quorum.present.round_id))
+            self._waited[server, self.quorum.present.round_id] = None
         return self.advance(shard, f"no commit from {server} in time", now)
 
     def compared_with(
@@ -215,7 +214,7 @@ class ResultValidator:
         shard.rejected_from.add(sender)
         # A result is evidence against its server only if the server itself has sent the result.
         if objection.is_evidence and sender == commit.server:
-            _keep(self._refused, (sender, commit.round_id))
+            self._refused[sender, commit.round_id] = None
         server = shard.server_of(shard.attempt)
         # Other peers are already in a later attempt, but this server still has their updates. If
         # this server aggregated them, the round would have a second result. An unsound commit does
@@ -241,7 +240,7 @@ class ResultValidator:
         if len(self._lengths) > LENGTH_KINDS * max(1, shards):
             del self._lengths[next(iter(self._lengths))]
         lengths[commit.round_id] = (commit.server, similarity.length, _samples(commit))
-        while len(lengths) > LENGTH_ROUNDS:
+        if len(lengths) > LENGTH_ROUNDS:
             lengths.popitem(last=False)
 
     def _why(self, commit: Commit, similarity: ResultSimilarity, own: Contributed | None) -> str:
@@ -287,12 +286,6 @@ class ResultValidator:
             longest[server] = max(longest[server], length * max(1.0, of / samples) ** 0.5)
         known = sorted(longest.values(), reverse=True)[self.f :]
         return max(similarity.own, known[0] if known else self.settings.faint * similarity.even)
-
-
-def _keep(known: OrderedDict[tuple[PeerId, int], None], one: tuple[PeerId, int]) -> None:
-    known[one] = None
-    while len(known) > REFUSALS_KEPT:
-        known.popitem(last=False)
 
 
 def _samples(commit: Commit) -> int:

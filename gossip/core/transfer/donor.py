@@ -13,13 +13,14 @@ same peer at most ``GIVEN_TIMES_MAX`` times.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
 from gossip.core.events import Effect, Payload, Report, Send, SnapshotTaken, TakeSnapshot
 from gossip.core.frozen import record
+from gossip.core.latest import Latest
 from gossip.core.ledger import pack_json, stretch, unpack_json
 from gossip.core.messages import (
     CORE_BYTES_MAX,
@@ -128,7 +129,7 @@ class Donor:
         self.next_requested_round = NEVER  # Earliest later round for which a request is waiting.
         # Waiting request of each peer, with the requested round filled in.
         self.asks: dict[PeerId, StateRequest] = {}
-        self.copies: OrderedDict[int, _HeldSnapshot] = OrderedDict()
+        self.copies: Latest[int, _HeldSnapshot] = Latest(COPIES_MAX)
         self._now: set[PeerId] = set()  # Peers with a waiting request that names no round.
         # Time of the last request of each receiver of pieces.
         self._takers: dict[PeerId, float] = {}
@@ -257,8 +258,6 @@ class Donor:
             whole, why = False, TOO_MUCH
         if kept is not None and whole:
             self.copies[round_id] = _HeldSnapshot(kept[0], core, event, now)
-            while len(self.copies) > COPIES_MAX:
-                self.copies.popitem(last=False)
         effects: list[Effect] = []
         for peer, ask in list(self.asks.items()):
             fits = ask.round_id == round_id or (
