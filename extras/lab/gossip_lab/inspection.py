@@ -174,7 +174,7 @@ class RollingInspection(RoundsInspection):
             "answers of a shard": max(
                 (len(shard.served.answers) for shard in self.shards), default=0
             ),
-            "rules asked": len(rounds.server._tickets),
+            "rules asked": sum(shard.served.ticket is not None for shard in self.shards),
             "measures of shards": len(self.cross_shard._parts),
             "measures that were asked for": len(self.cross_shard._asked),
             "peers that want to join": len(rounds.joining),

@@ -53,7 +53,6 @@ class Server:
         self._came_into = -1  # last round that this peer has begun with an adopted state
         self.log: CommitLog | None = None
         self.cross_shard = False  # whether the shards of this round decide together
-        self._tickets: dict[int, tuple[ShardRound, int]] = {}
         self._next_ticket = 1
         self._short = 0  # f minus the number of Byzantine peers that the last rule call tolerated
 
@@ -79,7 +78,6 @@ class Server:
         present.locked, present.proven = standing
         self.log = log
         self.cross_shard = self.settings.cross_shard and shards > 1
-        self._tickets.clear()
 
     def come_into(self, round_id: int) -> None:
         """Record that this peer begins ``round_id`` with an adopted state."""
@@ -292,7 +290,6 @@ class Server:
         served = shard.served
         ticket = self._next_ticket
         self._next_ticket += 1
-        self._tickets[ticket] = (shard, served.attempt)
         served.ticket = ticket
         own = next((i for i, row in enumerate(rows) if row.peer == self.local), None)
         f = self.f_of(shard)
@@ -335,18 +332,17 @@ class Server:
 
         Returns: The measured shard; None if ``event`` contains no measurements, or is late.
         """
-        shard, _ = self._tickets.get(event.ticket, (None, 0))
-        progress = (
-            shard.served.cross_shard_progress
-            if shard is not None and shard.served.ticket == event.ticket
-            else None
-        )
+        shard = self._shard_of(event)
+        progress = None if shard is None else shard.served.cross_shard_progress
         if progress is None or progress.step != "measure":
             return None
-        del self._tickets[event.ticket]
         progress.step, progress.statistics = "measured", event.statistics
         progress.why = "" if event.statistics else event.reason
         return shard
+
+    def _shard_of(self, event: Aggregated) -> ShardRound | None:
+        """Return the shard for which the rule has run; None if its attempt has ended."""
+        return next((s for s in self.present.shards if s.served.ticket == event.ticket), None)
 
     def finish(
         self,
@@ -357,13 +353,8 @@ class Server:
     ) -> tuple[ShardRound, Commit] | None:
         """Return the shard and the commit of the rule's result; None if this peer has moved to a
         later attempt, or has recorded a commit of the shard."""
-        shard, attempt = self._tickets.pop(event.ticket, (None, 0))
-        if (
-            shard is None
-            or shard.served.ticket != event.ticket
-            or shard.commit is not None
-            or attempt < shard.attempt
-        ):
+        shard = self._shard_of(event)
+        if shard is None or shard.commit is not None or shard.served.attempt < shard.attempt:
             return None
         commit = self._commit_of(shard, event, roster)
         if not accusations and not audits:
