@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from gossip.topologies import Plan, Roster
@@ -15,7 +15,12 @@ class RollingTopology(Protocol):
     def __call__(self, roster: Roster, round_id: int, seed: int, *, shards: int) -> Plan: ...
 
 
-class View(Protocol):
+class MembersView(Protocol):
+    """Membership restricted to the peers that share rounds: all peers, or the peers of one stage in
+    a pipeline."""
+
+    local: PeerId
+
     def skip_reason(self, peer: PeerId) -> str:
         """Return the reason not to wait for a peer now, or "" if there is none."""
 
@@ -51,21 +56,12 @@ class View(Protocol):
     def forget_load(self) -> None:
         """Record that no large payloads are in transfer any longer."""
 
-    def met(self) -> Iterable[PeerId]:
+    def met(self) -> tuple[PeerId, ...]:
         """Return all peers that are or were members."""
-
-
-class MembersView(View, Protocol):
-    """Membership restricted to the peers that share rounds: all peers, or the peers of one stage in
-    a pipeline."""
-
-    local: PeerId
 
     @property
     def members(self) -> Mapping[PeerId, Member]:
         """Known members, by peer."""
-
-    def met(self) -> tuple[PeerId, ...]: ...
 
     def alive(self) -> tuple[PeerId, ...]: ...
 

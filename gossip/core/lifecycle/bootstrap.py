@@ -11,7 +11,7 @@ from gossip.core.events import Halt, Report
 from gossip.core.messages import Hello, PeerId
 from gossip.core.rounds import quorum_of
 from gossip.core.settings import PARDONS_MAX, WAITING_REPORT_S, CoreSettings
-from gossip.core.view import View
+from gossip.core.view import MembersView
 
 from .exit_codes import NEVER_STARTED, REFUSED, STATE_LOST
 
@@ -65,7 +65,7 @@ class Bootstrap:
         self,
         local: PeerId,
         settings: CoreSettings,
-        view: View,
+        view: MembersView,
         elsewhere: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.local, self.settings, self.view, self.elsewhere = local, settings, view, elsewhere

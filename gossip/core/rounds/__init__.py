@@ -8,7 +8,7 @@ from .future_buffer import FutureBuffer
 from .gossip import GossipMessage, GossipRounds, GossipTimer
 from .lag import CatchUpOverdue, LagDetector
 from .mixing import MixingController
-from .progress import LocalProgress
+from .progress import DonorRounds, LocalProgress
 from .quorum import quorum_of
 from .rolling import RollingMessage, RollingRounds
 from .shard import RoundTimer, ShardRound

@@ -20,7 +20,7 @@ from gossip.core.frozen import record
 from gossip.core.messages import Collected, GatherValue, PeerId
 from gossip.core.settings import CLOSE_SHARE, VALUES_KEPT, CoreSettings
 from gossip.core.timers import Timers
-from gossip.core.view import View
+from gossip.core.view import MembersView
 
 
 @record
@@ -40,7 +40,7 @@ class DirectGather:
 
     local: PeerId
     settings: CoreSettings
-    view: View
+    view: MembersView
     timers: Timers[Any]
 
     def __post_init__(self) -> None:

@@ -45,7 +45,7 @@ from gossip.core.messages import (
 from gossip.core.requests import Requests
 from gossip.core.settings import CONTRIBUTIONS_KEPT, STASH_ROUNDS, CoreSettings
 from gossip.core.timers import Timers
-from gossip.core.view import View
+from gossip.core.view import MembersView
 from gossip.errors import ConfigError
 from gossip.topologies import Roster, pull_of
 
@@ -102,7 +102,7 @@ class GossipRounds:
         local: PeerId,
         settings: CoreSettings,
         topology: GossipTopology,
-        view: View,
+        view: MembersView,
         timers: Timers[Any],
         rng: Random,
     ) -> None:

@@ -29,7 +29,7 @@ from gossip.core.messages import (
 from gossip.core.requests import LostTrack, Requests
 from gossip.core.settings import CHECK_INTERVAL_S, FORKS_KEPT, RESEND_S, UNASKED_SHARE
 from gossip.core.timers import Timers
-from gossip.core.view import View
+from gossip.core.view import MembersView
 
 from .arrivals import TransferTracker
 from .fork_choice import ForkChoice
@@ -54,7 +54,7 @@ class LagDetector:
 
     fork_choice: ForkChoice
     timers: Timers[Any]
-    view: View
+    view: MembersView
     deadline: Deadline
     present: PresentRound
 

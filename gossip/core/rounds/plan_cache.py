@@ -8,7 +8,7 @@ from typing import Protocol
 from gossip.core.latest import Latest
 from gossip.core.messages import PeerId
 from gossip.core.settings import PLANS_KEPT, CoreSettings
-from gossip.core.view import View
+from gossip.core.view import MembersView
 from gossip.topologies import Plan, Roster
 
 
@@ -23,7 +23,7 @@ class PlanCache:
     local: PeerId
     settings: CoreSettings
     topology: GossipTopology
-    view: View
+    view: MembersView
 
     def __post_init__(self) -> None:
         self.first = tuple(sorted(self.settings.peers))

@@ -8,12 +8,24 @@ from gossip.core.messages import PeerId
 from gossip.topologies import Roster
 
 
-class LocalProgress(Protocol):
-    """Progress of the local peer, which only its rounds change."""
+class DonorRounds(Protocol):
+    """Part of ``LocalProgress`` through which the recovery reads the rounds."""
 
     @property
     def round_id(self) -> int:
         """The present round."""
+
+    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
+        """Return H of the round before ``round_id``, and the replicated state before ``round_id``
+        apart from the trainer's state. Return None if that state is not stored."""
+
+    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        """Raise ValueError or OverflowError unless ``chain`` and ``snapshot`` can be adopted.
+        Change nothing."""
+
+
+class LocalProgress(DonorRounds, Protocol):
+    """Progress of the local peer, which only its rounds change."""
 
     @property
     def roster(self) -> Roster:
@@ -25,11 +37,3 @@ class LocalProgress(Protocol):
     def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
         """Return H of the last round, and the recent contributors if both sides of a partition may
         continue."""
-
-    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """Return H of the round before ``round_id``, and the replicated state before ``round_id``
-        apart from the trainer's state. Return None if that state is not stored."""
-
-    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Raise ValueError or OverflowError unless ``chain`` and ``snapshot`` can be adopted.
-        Change nothing."""

@@ -15,7 +15,7 @@ from gossip.core.events import Contributed
 from gossip.core.frozen import record
 from gossip.core.ledger import ReplicatedState
 from gossip.core.messages import Commit
-from gossip.core.view import View
+from gossip.core.view import MembersView
 
 from .lag import LagDetector
 from .quorum import Quorum
@@ -46,7 +46,7 @@ class ResultChecks:
     replicated: ReplicatedState
     lag_detector: LagDetector
     quorum: Quorum
-    view: View
+    view: MembersView
 
     def __post_init__(self) -> None:
         self.f, self.settings = self.replicated.settings.f, self.replicated.settings.results

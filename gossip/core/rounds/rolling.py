@@ -77,7 +77,7 @@ from gossip.core.settings import (
     CoreSettings,
 )
 from gossip.core.timers import Timers
-from gossip.core.view import RollingTopology, View
+from gossip.core.view import MembersView, RollingTopology
 from gossip.topologies import Roster
 
 from .arrivals import Transfer
@@ -116,7 +116,7 @@ class RollingRounds:
         local: PeerId,
         settings: CoreSettings,
         topology: RollingTopology,
-        view: View,
+        view: MembersView,
         timers: Timers[Any],
     ) -> None:
         self.local, self.settings, self.topology = local, settings, topology

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gossip.core.ledger import Lineage
 from gossip.core.messages import PeerId
-from gossip.core.view import View
+from gossip.core.view import MembersView
 from gossip.topologies import Roster
 
 from .departures import Departures
@@ -20,7 +20,7 @@ class Attendance:
     reports of each peer."""
 
     local: PeerId
-    view: View
+    view: MembersView
     lineage: Lineage
     departures: Departures
     future_buffer: FutureBuffer

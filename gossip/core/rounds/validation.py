@@ -24,7 +24,7 @@ from gossip.core.messages import (
     PeerId,
 )
 from gossip.core.settings import LENGTH_KINDS, LENGTH_ROUNDS, ORDERS_KEPT, REFUSALS_KEPT
-from gossip.core.view import View
+from gossip.core.view import MembersView
 
 from .cross_shard import Advance
 from .lag import LagDetector
@@ -48,7 +48,7 @@ class ResultValidator:
         replicated: ReplicatedState,
         lag_detector: LagDetector,
         server: Server,
-        view: View,
+        view: MembersView,
         advance: Advance,
     ) -> None:
         self.local, self.server, self.quorum = server.local, server, server.quorum

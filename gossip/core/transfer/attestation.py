@@ -17,15 +17,26 @@ from .donor import NO_STATE
 NONE: Mapping[PeerId, int] = {}
 
 
-class PollPeers(Protocol):
-    """Interface to the other peers, through which a poll finds peers with a state."""
+class StateSources(Protocol):
+    """Interface through which a receiver finds the other peers."""
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Return the peers to which a request can be sent now."""
+        """Return the live, unskipped peers that may have a state. Peers in later rounds come
+        first."""
 
-    def met(self) -> Iterable[PeerId]: ...
+    def round_of(self, peer: PeerId) -> int:
+        """Return the latest round that a peer has reported."""
 
-    def round_of(self, peer: PeerId) -> int: ...
+    def record_round(self, peer: PeerId, round_id: int) -> None: ...
+
+    def note_state(self, peer: PeerId, until: float) -> None:
+        """Record that ``peer``, which may be the local peer, may be receiving a state until the
+        given time."""
+
+    def is_gone(self, peer: PeerId) -> bool: ...
+
+    def met(self) -> Iterable[PeerId]:
+        """Return all peers that are or were members."""
 
 
 @dataclass(slots=True)
@@ -34,7 +45,7 @@ class NoStateEvidence:
 
     local: PeerId
     f: int
-    swarm: PollPeers
+    swarm: StateSources
     turns: int = 0  # Number of consecutive polls in which no peer seemed to have a state.
     # Peers that have no state, according to their last report.
     stateless: set[PeerId] = field(default_factory=set)

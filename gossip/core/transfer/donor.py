@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 from gossip.core.events import Effect, Payload, Report, Send, SnapshotTaken, TakeSnapshot
 from gossip.core.frozen import record
@@ -30,6 +30,7 @@ from gossip.core.messages import (
     StateOffer,
     StateRequest,
 )
+from gossip.core.rounds import DonorRounds
 from gossip.core.settings import (
     AWAITED_ROUNDS,
     COPIES_MAX,
@@ -56,17 +57,6 @@ TOO_MUCH = "has a ledger that is too large for a message"
 TOO_EARLY = "is not in that round"
 ENOUGH = "has sent it too often already"
 NO_SUCH_PIECE = "has no such piece"
-
-
-class DonorRounds(Protocol):
-    """Part of ``LocalProgress`` through which the recovery reads the rounds."""
-
-    @property
-    def round_id(self) -> int: ...
-
-    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None: ...
-
-    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None: ...
 
 
 def attested_digest(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from gossip.core.messages import PeerId
 from gossip.core.settings import REFUSALS_MAX, CoreSettings
 
-from .attestation import NoStateEvidence, PollPeers
+from .attestation import NoStateEvidence, StateSources
 from .backoff import Backoff
 from .deadlines import DonorDeadlines
 from .donor import BUSY, NO_STATE, TAKES_OVER
@@ -21,7 +21,7 @@ class DonorRecords:
         attackers: Peers that have sent a wrong piece.
     """
 
-    def __init__(self, local: PeerId, settings: CoreSettings, swarm: PollPeers) -> None:
+    def __init__(self, local: PeerId, settings: CoreSettings, swarm: StateSources) -> None:
         self.settings, self.attackers = settings, set[PeerId]()
         self.no_state = NoStateEvidence(local, settings.f, swarm)
         self.deadlines = DonorDeadlines(settings.rounds.round_timeout_s, settings.f)

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from gossip.core.events import (
     Arriving,
@@ -62,7 +62,7 @@ from gossip.core.settings import (
     TRANSFER_FACTOR,
 )
 
-from .attestation import Poll
+from .attestation import Poll, StateSources
 from .chunks import PieceFetcher, PieceManifest
 from .donor import (
     NO_STATE,
@@ -75,28 +75,6 @@ from .donor import (
     parts_of,
 )
 from .donor_records import DonorRecords
-
-
-class StateSources(Protocol):
-    """Interface through which a receiver finds the other peers."""
-
-    def donors(self) -> tuple[PeerId, ...]:
-        """Return the live, unskipped peers that may have a state. Peers in later rounds come
-        first."""
-
-    def round_of(self, peer: PeerId) -> int:
-        """Return the latest round that a peer has reported."""
-
-    def record_round(self, peer: PeerId, round_id: int) -> None: ...
-
-    def note_state(self, peer: PeerId, until: float) -> None:
-        """Record that ``peer``, which may be the local peer, may be receiving a state until the
-        given time."""
-
-    def is_gone(self, peer: PeerId) -> bool: ...
-
-    def met(self) -> Iterable[PeerId]:
-        """Return all peers that are or were members."""
 
 
 @record
