@@ -20,6 +20,7 @@ The table is a pure function of the commits, like the trust table.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -28,8 +29,8 @@ from gossip.core.settings import AUDIT_ROWS_MAX, AUDIT_VOTES_KEPT, HISTORY_ROUND
 
 from .unpacking import COUNT, optional, row, rows, unpacked
 
-Answer: TypeAlias = tuple[PeerId, int, int]
-"""Result to which a vote refers, as (peer, round, micro-batch)."""
+Vote: TypeAlias = tuple[int, PeerId, int, PeerId]
+"""Result to which a vote refers, and its voter, as (round, peer, micro-batch, voter)."""
 Sides: TypeAlias = tuple[PeerId | None, PeerId | None]
 """Neighbours with a report that contradicts the report of the peer: a member of the previous stage,
 and a member of the next stage."""
@@ -48,15 +49,14 @@ class AuditTable:
 
     def __init__(self, needed: int) -> None:
         self.needed = needed
-        self._votes: dict[PeerId, dict[Answer, Sides]] = {}  # Votes of each voter.
+        self._votes: dict[Vote, Sides] = {}
         # Round of the last conviction of each convicted peer.
         self._found: dict[PeerId, int] = {}
 
     def wants(self, by: PeerId, vote: AuditVote) -> bool:
         """Whether a vote of the member ``by`` is new evidence: the vote is not stored, and its
         round is after the last conviction of the peer."""
-        known = self._votes.get(by, {})
-        is_new = (vote.peer, vote.round_id, vote.micro_batch) not in known
+        is_new = (vote.round_id, vote.peer, vote.micro_batch, by) not in self._votes
         return is_new and vote.peer != by and vote.round_id > self._found.get(vote.peer, -1)
 
     def observe_round(self, commits: Sequence[Commit]) -> list[PeerId]:
@@ -65,67 +65,59 @@ class AuditTable:
         votes_cast = [(commit.server, vote) for commit in commits for vote in commit.audits]
         for by, vote in votes_cast:
             if self.wants(by, vote):
-                known = self._votes.setdefault(by, {})
-                answer = vote.peer, vote.round_id, vote.micro_batch
-                known[answer] = vote.before, vote.behind
-                while len(known) > AUDIT_VOTES_KEPT:
-                    del known[min(known, key=lambda answer: (answer[1], answer))]
+                key = vote.round_id, vote.peer, vote.micro_batch, by
+                self._votes[key] = vote.before, vote.behind
+                known = sorted([key for key in self._votes if key[3] == by])
+                if len(known) > AUDIT_VOTES_KEPT:
+                    del self._votes[known[0]]
         round_id = commits[0].round_id
         found = sorted({vote.peer for _, vote in votes_cast if self._is_found(vote.peer)})
         for peer in found:
             self._found[peer] = round_id
-        if self._votes:
-            self._drop_old(round_id - HISTORY_ROUNDS)
+        oldest = round_id - HISTORY_ROUNDS
+        self._votes = {
+            key: sides
+            for key, sides in self._votes.items()
+            if key[0] >= oldest and key[0] > self._found.get(key[1], -1)
+        }
         return found
-
-    def _drop_old(self, oldest: int) -> None:
-        for by, known in list(self._votes.items()):
-            for answer in list(known):
-                if answer[1] < oldest or answer[1] <= self._found.get(answer[0], -1):
-                    del known[answer]
-            if not known:
-                del self._votes[by]
 
     def _is_found(self, peer: PeerId) -> bool:
+        results: defaultdict[tuple[int, int], list[Sides]] = defaultdict(list)
+        for (round_id, subject, micro_batch, _), sides in self._votes.items():
+            if subject == peer:
+                results[round_id, micro_batch].append(sides)
         contradicted: set[PeerId] = set()
-        for sides in self._collect_votes(peer).values():
-            if sides.count(ADMITTED) >= self.needed:
+        for votes in results.values():
+            if votes.count(ADMITTED) >= self.needed:
                 return True
-            if len(sides) >= self.needed:
-                contradicted |= _contradicted(sides)
+            if len(votes) >= self.needed:
+                contradicted |= _contradicted(votes)
         return len(contradicted) >= self.needed
-
-    def _collect_votes(self, peer: PeerId) -> dict[Answer, list[Sides]]:
-        """Return the votes about each result of a peer, ordered by voter."""
-        found: dict[Answer, list[Sides]] = {}
-        for _, known in sorted(self._votes.items()):
-            for answer, sides in sorted(known.items(), key=lambda item: item[0]):
-                if answer[0] == peer:
-                    found.setdefault(answer, []).append(sides)
-        return found
 
     # --- as data ----------------------------------------------------------------------------------
 
     def pack(self) -> tuple[Any, ...]:
         """Return the table as plain tuples."""
-        votes = [
-            (by, *answer, *sides)
-            for by, known in sorted(self._votes.items())
-            for answer, sides in sorted(known.items(), key=lambda item: item[0])
-        ]
+        votes = sorted(
+            [
+                (by, peer, round_id, micro_batch, *sides)
+                for (round_id, peer, micro_batch, by), sides in self._votes.items()
+            ]
+        )
         return tuple(votes), tuple(sorted(self._found.items()))
 
     def unpack(self, packed: Any) -> None:
         """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
         if the data is invalid."""
-        rows_of_votes, found = unpacked("audits", _PACKED, packed)
-        votes: dict[PeerId, dict[Answer, Sides]] = {}
-        for by, *answer, before, behind in rows_of_votes:
-            known = votes.setdefault(by, {})
-            known[answer[0], answer[1], answer[2]] = before, behind
-            if len(known) > AUDIT_VOTES_KEPT:
-                raise ValueError("audits: too many votes by one peer")
-        self._votes, self._found = votes, dict(found)
+        votes, found = unpacked("audits", _PACKED, packed)
+        if max(Counter([row[0] for row in votes]).values(), default=0) > AUDIT_VOTES_KEPT:
+            raise ValueError("audits: too many votes by one peer")
+        self._votes = {
+            (round_id, peer, micro_batch, by): (before, behind)
+            for by, peer, round_id, micro_batch, before, behind in votes
+        }
+        self._found = dict(found)
 
 
 def _contradicted(sides: Sequence[Sides]) -> set[PeerId]:

@@ -16,12 +16,13 @@ both results.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from hashlib import blake2b
 from struct import pack
 from typing import Any, TypeAlias
 
+from gossip.core.latest import Latest
 from gossip.core.messages import DIGEST_BYTES, Accusation, Commit, PeerId
 from gossip.core.settings import (
     ACCUSED_TURNS,
@@ -38,12 +39,16 @@ NONE: frozenset[bytes] = frozenset()
 
 # server, round, shard, attempt, H of the previous round
 Place: TypeAlias = tuple[PeerId, int, int, int, bytes]
-Turn: TypeAlias = tuple[int, bytes]  # the round, and the digest of the turn
+Turn: TypeAlias = tuple[int, bytes, PeerId]  # the round, the digest of the turn, and the server
 
 _PACKED = row(
     rows(row(COUNT, COUNT, COUNT, digest, digest)),
     rows(row(COUNT, COUNT, digest), most=PROVEN_TURNS),
 )
+
+
+def turn_of(accusation: Accusation) -> Turn:
+    return accusation.round_id, accusation.turn, accusation.peer
 
 
 class EquivocationDetector:
@@ -52,30 +57,26 @@ class EquivocationDetector:
 
     def __init__(self, f: int) -> None:
         self.f, self.window = f, accusation_rounds(f)
-        # accused content of each turn, by server and accuser
-        self._stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
-        self._proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
+        # accused content of each turn, by turn and accuser
+        self._stated: dict[tuple[Turn, PeerId], bytes] = {}
+        self._proven: Latest[Turn, None] = Latest(PROVEN_TURNS)
 
     def wants(self, by: PeerId, accusation: Accusation) -> bool:
         """Whether an accusation by the peer ``by`` is new evidence: it is not stored, its turn is
         not proven, and the store of this peer is not full of later accusations."""
-        turn, known = (
-            (accusation.round_id, accusation.turn),
-            self._stated.get((accusation.peer, by), OrderedDict()),
+        turn = turn_of(accusation)
+        stores = (
+            (self._turns(by, accusation.peer), ACCUSED_TURNS),
+            (self._turns(by), ACCUSED_TURNS_BY_PEER),
         )
-        late = len(known) >= ACCUSED_TURNS and turn < min(known)
-        late = late or (
-            len(said := self._accused_by(by)) >= ACCUSED_TURNS_BY_PEER
-            and (*turn, accusation.peer) < min(said)
-        )
-        return turn not in known and not late and (accusation.peer, turn) not in self._proven
+        late = any(len(known) >= most and turn < known[0] for known, most in stores)
+        return (turn, by) not in self._stated and not late and turn not in self._proven
 
-    def contents(self) -> dict[tuple[PeerId, Turn], set[bytes]]:
-        """Return all accused contents, by server and turn."""
-        found: dict[tuple[PeerId, Turn], set[bytes]] = {}
-        for (server, _), known in self._stated.items():
-            for turn, content in known.items():
-                found.setdefault((server, turn), set()).add(content)
+    def contents(self) -> dict[Turn, set[bytes]]:
+        """Return all accused contents, by turn."""
+        found: dict[Turn, set[bytes]] = {}
+        for (turn, _), content in self._stated.items():
+            found.setdefault(turn, set()).add(content)
         return found
 
     def observe_round(self, commits: Sequence[Commit]) -> list[PeerId]:
@@ -93,52 +94,27 @@ class EquivocationDetector:
                 )
                 if counts and self.wants(commit.server, accusation):
                     self._state(commit.server, accusation)
-                    if self._is_proof(accusation):
-                        self._proven[accusation.peer, (accusation.round_id, accusation.turn)] = None
+                    if self._is_proof(turn := turn_of(accusation)):
+                        self._proven[turn] = None
                         proven.append(accusation.peer)
-            for key, known in list(self._stated.items()):
-                if known and min(known)[0] >= oldest:
-                    continue  # all entries are recent enough
-                kept = OrderedDict(
-                    (turn, content) for turn, content in known.items() if turn[0] >= oldest
-                )
-                self._stated[key] = kept
-                if not kept:
-                    del self._stated[key]
-        while len(self._proven) > PROVEN_TURNS:
-            self._proven.popitem(last=False)
+            self._stated = {key: each for key, each in self._stated.items() if key[0][0] >= oldest}
         return proven
 
-    def _accused_by(self, by: PeerId) -> list[tuple[int, bytes, PeerId]]:
-        """Return the turns in a peer's stored accusations, with their servers."""
-        return [
-            (*turn, server)
-            for (server, peer), known in self._stated.items()
-            if peer == by
-            for turn in known
-        ]
+    def _turns(self, by: PeerId, server: PeerId | None = None) -> list[Turn]:
+        """Return the turns in the stored accusations by a peer, oldest first. With ``server``,
+        return only the turns of this server."""
+        return sorted([t for t, peer in self._stated if peer == by and server in (None, t[2])])
 
     def _state(self, by: PeerId, accusation: Accusation) -> None:
-        known = self._stated.setdefault((accusation.peer, by), OrderedDict())
-        known[accusation.round_id, accusation.turn] = accusation.content
-        while len(known) > ACCUSED_TURNS:
-            del known[min(known)]
-        if len(said := self._accused_by(by)) > ACCUSED_TURNS_BY_PEER:
-            at, turn, server = min(said)
-            del self._stated[server, by][at, turn]
+        self._stated[turn_of(accusation), by] = accusation.content
+        for server, most in ((accusation.peer, ACCUSED_TURNS), (None, ACCUSED_TURNS_BY_PEER)):
+            if len(known := self._turns(by, server)) > most:
+                del self._stated[known[0], by]
 
-    def _is_proof(self, accusation: Accusation) -> bool:
+    def _is_proof(self, turn: Turn) -> bool:
         """Whether at least two different contents of the turn have each been reported by more than
         f peers."""
-        voices: dict[bytes, int] = {}
-        for (server, _), known in self._stated.items():
-            content = (
-                known.get((accusation.round_id, accusation.turn))
-                if server == accusation.peer
-                else None
-            )
-            if content is not None:
-                voices[content] = voices.get(content, 0) + 1
+        voices = Counter([content for (of, _), content in self._stated.items() if of == turn])
         return sum([count > self.f for count in voices.values()]) > 1
 
     # --- as data ----------------------------------------------------------------------------------
@@ -147,23 +123,20 @@ class EquivocationDetector:
         """Return the table as plain tuples, with digests as hexadecimal text."""
         stated = [
             (server, by, at, turn.hex(), content.hex())
-            for (server, by), known in sorted(self._stated.items())
-            for (at, turn), content in sorted(known.items())
+            for ((at, turn, server), by), content in self._stated.items()
         ]
-        return tuple(stated), tuple([(peer, at, turn.hex()) for peer, (at, turn) in self._proven])
+        proven = [(server, at, turn.hex()) for at, turn, server in self._proven]
+        return tuple(sorted(stated)), tuple(proven)
 
     def unpack(self, packed: Any) -> None:
         """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
         if the data is invalid."""
-        accusations, turns = unpacked("equivocations", _PACKED, packed)
-        stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
-        for server, by, at, turn, content in accusations:
-            known = stated.setdefault((server, by), OrderedDict())
-            known[at, turn] = content
-            if len(known) > ACCUSED_TURNS:
-                raise ValueError("equivocations: too many accusations by one peer")
-        self._stated = stated
-        self._proven = OrderedDict.fromkeys([(server, (at, turn)) for server, at, turn in turns])
+        stated, proven = unpacked("equivocations", _PACKED, packed)
+        if max(Counter([row[:2] for row in stated]).values(), default=0) > ACCUSED_TURNS:
+            raise ValueError("equivocations: too many accusations by one peer")
+        self._stated = {((at, t, server), by): content for server, by, at, t, content in stated}
+        self._proven = Latest(PROVEN_TURNS)
+        self._proven.update({(at, turn, server): None for server, at, turn in proven})
 
 
 class EquivocationWitness:
@@ -222,9 +195,7 @@ class EquivocationWitness:
         disputed = [
             c
             for place, c in handed
-            if place in apart
-            or place[1] in forked
-            or stated.get((c.peer, (c.round_id, c.turn)), NONE) - {c.content}
+            if place in apart or place[1] in forked or stated.get(turn_of(c), NONE) - {c.content}
         ]
         return sorted(
             [c for c in disputed if equivocations.wants(self.local, c)],
