@@ -56,7 +56,7 @@ def test_of_a_round_to_come_it_is_kept() -> None:
     taker = next(peer for peer in table.peers if peer.local != first.server)
     second = replace(first, round_id=1)
     taker.on_former_commit(handed(table, second, payload), table.now)
-    assert [event.message for event in taker.future_buffer.pop_former_commits(1)] == [second]
+    assert [event.message for event in taker.future_buffer.pop_round(1, is_former=True)] == [second]
 
 
 def test_of_what_a_former_life_has_sent_early_only_commits_are_kept() -> None:
@@ -67,8 +67,8 @@ def test_of_what_a_former_life_has_sent_early_only_commits_are_kept() -> None:
         kept.stash(6, 7, Received(1, 0, message, None), 0)
     kept.begins_anew(1, 1)
     assert kept.pop_round(7) == []
-    assert [event.message for event in kept.pop_former_commits(7)] == [commit]
-    assert kept.pop_former_commits(7) == []
+    assert [event.message for event in kept.pop_round(7, is_former=True)] == [commit]
+    assert kept.pop_round(7, is_former=True) == []
 
 
 def test_who_takes_over_a_state_keeps_what_is_of_the_round_that_the_others_are_in() -> None:

@@ -164,13 +164,14 @@ class RollingInspection(RoundsInspection):
     def stores(self) -> dict[str, int]:
         """Return the number of entries in each bounded store."""
         rounds, buffer = self._rounds, self._rounds.future_buffer
-        stash, former = buffer._stash, buffer.former_commits
+        stored = [key for kept in buffer.stored.values() for key in kept]
+        is_former = [former for *_, former in stored]
         return {
             "commits kept, in rounds": len(rounds.log._rounds),
             "commits kept, in bytes": rounds.log._bytes,
-            "messages kept for later rounds": sum(len(kept) for kept in stash.values()),
-            "rounds with messages kept": len(stash),
-            "commits of former lives kept": sum(len(kept) for kept in former.values()),
+            "messages kept for later rounds": is_former.count(False),
+            "rounds with messages kept": len(buffer.stored),
+            "commits of former lives kept": is_former.count(True),
             "answers of a shard": max(
                 (len(shard.served.answers) for shard in self.shards), default=0
             ),

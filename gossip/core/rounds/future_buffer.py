@@ -18,9 +18,9 @@ class FutureBuffer:
 
     def __init__(self, f: int = 0) -> None:
         self.f = f
-        self._stash: dict[int, dict[tuple[PeerId, type, int], Received]] = {}
-        # commits of former incarnations, by round, then by sender and shard
-        self.former_commits: dict[int, dict[tuple[PeerId, int], Received]] = {}
+        # by round; then by sender, type, shard, and whether the message is a commit of a former
+        # incarnation
+        self.stored: dict[int, dict[tuple[PeerId, type, int, bool], Received]] = {}
         self.seen: dict[PeerId, int] = {}
         """Latest round that each peer has reported."""
         self.unheard: set[PeerId] = set()
@@ -65,23 +65,21 @@ class FutureBuffer:
             return "it has not arrived"
         return "it has reported no round yet" if peer in self.unheard else ""
 
-    def stash(self, now_round: int, round_id: int, event: Received, shard: int) -> bool:
+    def stash(
+        self, now_round: int, round_id: int, event: Received, shard: int, is_former: bool = False
+    ) -> bool:
         """Store a message of a later round, at most ``STASH_ROUNDS`` ahead. Only one message of
         each peer, kind, shard and round is stored, so that no peer can fill the memory.
 
+        Args:
+            is_former: Whether the message is a commit from a former incarnation of its sender.
         Returns: Whether the message was stored.
         """
         keeps = now_round <= round_id <= now_round + STASH_ROUNDS
         if keeps:
-            self._stash.setdefault(round_id, {})[event.sender, type(event.message), shard] = event
+            key = event.sender, type(event.message), shard, is_former
+            self.stored.setdefault(round_id, {})[key] = event
         return keeps
-
-    def stash_former_commit(
-        self, now_round: int, round_id: int, event: Received, shard: int
-    ) -> None:
-        """Store a commit from a former incarnation of its sender, with the limits of ``stash``."""
-        if now_round <= round_id <= now_round + STASH_ROUNDS:
-            self.former_commits.setdefault(round_id, {})[event.sender, shard] = event
 
     def next_round(self, here: int) -> int:
         """Return the round in which a peer continues after a state transfer: the latest round that
@@ -89,23 +87,20 @@ class FutureBuffer:
         this round and the ``STASH_ROUNDS`` rounds after it."""
         reported = sorted(self.seen.values(), reverse=True)
         first = max(here, reported[self.f]) if len(reported) > self.f else here
-        for kept in (self._stash, self.former_commits):
-            for far in [known for known in kept if not first <= known <= first + STASH_ROUNDS]:
-                del kept[far]
+        for far in [known for known in self.stored if not first <= known <= first + STASH_ROUNDS]:
+            del self.stored[far]
         return first
 
     def begins_anew(self, peer: PeerId, incarnation: int) -> None:
         """Drop the messages from former incarnations of ``peer``, except their commits."""
         self.seen.pop(peer, None)
-        for round_id, kept in self._stash.items():
-            for key in [
-                key
-                for key, event in kept.items()
-                if key[0] == peer and event.incarnation < incarnation
-            ]:
-                event = kept.pop(key)
-                if key[1] is Commit:
-                    self.former_commits.setdefault(round_id, {})[peer, key[2]] = event
+        for kept in self.stored.values():
+            for key, event in list(kept.items()):
+                sender, kind, shard, is_former = key
+                if sender == peer and event.incarnation < incarnation and not is_former:
+                    del kept[key]
+                    if kind is Commit:
+                        kept[sender, kind, shard, True] = event
 
     def is_first_request(self, sender: PeerId, request: UpdateRequest) -> bool:
         """Whether ``sender`` sends this request for the first time. A stored request is handled
@@ -116,18 +111,10 @@ class FutureBuffer:
         before, self._answered[1][key] = self._answered[1].get(key, -1), request.attempt
         return request.attempt > before
 
-    def pop_round(self, round_id: int) -> list[Received]:
-        """Remove and return the stored messages of ``round_id``, which begins now. Drop older
-        messages."""
-        due = list(self._stash.pop(round_id, {}).values())
-        for old in [known for known in self._stash if known < round_id]:
-            del self._stash[old]
-        return due
-
-    def pop_former_commits(self, round_id: int) -> list[Received]:
-        """Remove and return the stored commits of former incarnations for ``round_id``. Drop the
-        commits of older rounds."""
-        due = list(self.former_commits.pop(round_id, {}).values())
-        for old in [known for known in self.former_commits if known < round_id]:
-            del self.former_commits[old]
+    def pop_round(self, round_id: int, is_former: bool = False) -> list[Received]:
+        """Remove and return the stored messages of ``round_id``, which begins now: the commits of
+        former incarnations, or the other messages. Drop older messages."""
+        kept = self.stored.get(round_id, {})
+        due = [kept.pop(key) for key in list(kept) if key[3] == is_former]
+        self.stored = {at: kept for at, kept in self.stored.items() if kept and at >= round_id}
         return due

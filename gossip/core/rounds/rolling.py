@@ -447,7 +447,7 @@ class RollingRounds:
         if commit.round_id == self.round_id and self.shards:
             return self.commits.on_commit(event, self.shards[commit.shard], now, is_former=True)
         first = self._first_round_to_store()
-        self.future_buffer.stash_former_commit(first, commit.round_id, event, commit.shard)
+        self.future_buffer.stash(first, commit.round_id, event, commit.shard, is_former=True)
         return []
 
     # --- changes of the view, and time ------------------------------------------------------------
@@ -498,10 +498,10 @@ class RollingRounds:
         and begin the next round."""
         effects: list[Effect] = []
         round_id, buffer = self.present.round_id, self.future_buffer
-        for event in buffer.pop_former_commits(round_id) if buffer.former_commits else ():
-            effects += self.on_former_commit(event, now)
-        for event in buffer.pop_round(round_id):
-            effects += self.on_message(event, now)
+        for is_former in (True, False) if buffer.stored else ():
+            handle = self.on_former_commit if is_former else self.on_message
+            for event in buffer.pop_round(round_id, is_former):
+                effects += handle(event, now)
         return effects
 
     def _finish(self, now: float) -> list[Effect]:
