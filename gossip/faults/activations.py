@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from .declare import Fault, declared
-from .units import Number, Peers, of
+from .units import Number, PeerNumbers
 
 Values = TypeVar("Values", bound=Any)
 PassResult: TypeAlias = Literal["output", "gradient", "audit"]
@@ -30,8 +30,8 @@ class ActivationFault(Fault):
     lies_about: ClassVar[PassResult]
     factor: ClassVar[float] = -1.0
 
-    peers: tuple[int, ...] = of(Peers(rows=False))
-    share: float | None = of(Number("SHARE", "a share", least=0.0, most=1.0), None)
+    peers: PeerNumbers
+    share: Annotated[float, Number("SHARE", "a share", least=0.0, most=1.0)] | None = None
 
     def strikes(self, peer: int, round_id: int, micro_batch: int) -> bool:
         """Whether the peer attacks the micro-batch. All processes compute the same result."""

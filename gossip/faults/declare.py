@@ -6,8 +6,8 @@ and its usage text, the table in a plan file, and the row in ``docs/faults.md``.
     class Slow(Fault):
         ...docstring: the row of the page...
 
-        peer: int = of(Peer())
-        factor: float = of(Number("FACTOR", "a factor", 1.0))
+        peer: OnePeer
+        factor: Annotated[float, Number("FACTOR", "a factor", least=1.0)]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from gossip.errors import BadFault, list_nearest, suggest_name
 
 from .reader import Reader
-from .units import Peer, Table, Unit
+from .units import Peer, Peers, Sides, Table, Unit, units_of
 
 _PIECE = re.compile(r"(\[?)([^{\[\]]*)\{(\w+)\}\]?")
 
@@ -42,14 +42,12 @@ class Fault:
     def victims(self) -> tuple[Any, ...]:
         """Peers that the fault names. If its kind has no field for peers, the only victim is
         "server"."""
-        fields = [field for field in dataclasses.fields(self) if _names_peers(field)]
-        if not fields:
-            return ("server",)
-        return tuple(
-            peer
-            for field in fields
-            for peer in field.metadata["unit"].victims(getattr(self, field.name))
-        )
+        named = [
+            unit.victims(getattr(self, name))
+            for name, unit in KINDS[self.kind].units.items()
+            if isinstance(unit, Peer | Peers | Sides)
+        ]
+        return tuple(itertools.chain(*named)) if named else ("server",)
 
     def __str__(self) -> str:
         return KINDS[self.kind].show(self)
@@ -87,11 +85,8 @@ class Kind:
     @cached_property
     def units(self) -> dict[str, Unit]:
         """Field -> value type, for all fields that are not in ``fixed``."""
-        return {
-            field.name: field.metadata["unit"]
-            for field in dataclasses.fields(self.made)
-            if field.name not in self.fixed
-        }
+        units = units_of(self.made).items()
+        return {name: unit for name, unit in units if name not in self.fixed}
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -214,8 +209,3 @@ def unknown_kind(kind: str, where: str, known: tuple[str, ...]) -> BadFault:
 def name_of(made: type[Fault]) -> str:
     """Return the name of the kind that a class declares: ``late_start`` for ``LateStart``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", made.__name__).lower()
-
-
-def _names_peers(field: Any) -> bool:
-    unit = field.metadata.get("unit")
-    return unit is not None and type(unit).victims is not Unit.victims

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from gossip.aggregators.attacks import ATTACKS as ATTACKS, AttackKind
 from gossip.errors import BadFault
 
 from .declare import KINDS, Fault, Kind, add, declared
-from .units import Function, Number, Peer, Peers, Round, Seconds, Strength, of
+from .units import (
+    Duration,
+    Function,
+    Number,
+    OnePeer,
+    Peer,
+    PeerNumbers,
+    RoundNumber,
+    Strength,
+    Time,
+)
 
 STRENGTH_MAX = 1e12
 
@@ -27,9 +37,11 @@ class Crash(Fault):
     ``crash:server@50`` kills the server of the round after it has received the updates and before
     it sends a result."""
 
-    peer: int | Literal["server"] = of(Peer(server=True, note=", or server in place of a peer"))
-    round: int | None = of(Round(), None)
-    at_s: float | None = of(Seconds(), None)
+    peer: Annotated[
+        int | Literal["server"], Peer(server=True, note=", or server in place of a peer")
+    ]
+    round: RoundNumber | None = None
+    at_s: Duration | None = None
 
 
 @declared("{peer}@{round}+{after_s}", "3@50+2s", real=True)
@@ -38,10 +50,10 @@ class Restart(Fault):
     """The peer receives SIGKILL, as with ``crash``. After the given time the launcher starts the
     peer's next incarnation."""
 
-    peer: int = of(Peer())
-    round: int | None = of(Round())
-    after_s: float = of(Seconds())
-    at_s: float | None = of(Seconds(), None)
+    peer: OnePeer
+    round: RoundNumber | None
+    after_s: Duration
+    at_s: Duration | None = None
 
 
 @declared("{peer}@{round}+{for_s}", "3@50+2s", real=True)
@@ -50,10 +62,10 @@ class Hang(Fault):
     """The peer's trainer and node receive SIGSTOP. After the given time the launcher sends
     SIGCONT."""
 
-    peer: int = of(Peer())
-    round: int | None = of(Round())
-    for_s: float = of(Seconds())
-    at_s: float | None = of(Seconds(), None)
+    peer: OnePeer
+    round: RoundNumber | None
+    for_s: Duration
+    at_s: Duration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +73,10 @@ class Slow(Fault):
     """Each step of the peer takes this many times as long, for the whole run. ``slow:2*4@20s+30s``
     begins after 20 s and lasts 30 s."""
 
-    peer: int = of(Peer())
-    factor: float = of(Number("FACTOR", "a factor", least=1.0, beyond="would be faster"))
-    at_s: float | None = of(Seconds("TIME", "a time"), None)
-    for_s: float | None = of(Seconds(), None)
+    peer: OnePeer
+    factor: Annotated[float, Number("FACTOR", "a factor", least=1.0, beyond="would be faster")]
+    at_s: Time | None = None
+    for_s: Duration | None = None
 
     def is_on(self, run_s: float | None) -> bool:
         """Whether steps are slow now. ``run_s``: seconds since the run began; None if the run has
@@ -97,9 +109,9 @@ class ByzantineFault(Fault):
     """The peers send false vectors instead of their updates, for the whole run. The meaning of
     ``strength`` depends on the attack; None means the default of the attack."""
 
-    attack: str = of(Function())
-    peers: tuple[int, ...] = of(Peers(rows=False))
-    strength: float | None = of(Strength())
+    attack: Annotated[str, Function()]
+    peers: PeerNumbers
+    strength: Annotated[float | None, Strength()]
 
     @property
     def kind(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .declare import Fault, declared
-from .units import Peer, Seconds, of
+from .units import OnePeer, Time
 
 
 @declared("{peer}@{at_s}", "5@20s")
@@ -16,8 +16,8 @@ class LateStart(Fault):
     """The peer is missing when the run starts. Its process starts at ``at_s``, as on a machine that
     boots late."""
 
-    peer: int = of(Peer())
-    at_s: float = of(Seconds("TIME", "a time"))
+    peer: OnePeer
+    at_s: Time
 
 
 @declared("{peer}@{at_s}", "5@20s")
@@ -26,8 +26,8 @@ class LateTrainer(Fault):
     """The peer's node runs from the start. Its trainer first loads data and has a model only from
     ``at_s`` on."""
 
-    peer: int = of(Peer())
-    at_s: float = of(Seconds("TIME", "a time"))
+    peer: OnePeer
+    at_s: Time
 
 
 @declared("{peer}", "5")
@@ -35,7 +35,7 @@ class LateTrainer(Fault):
 class NeverStarts(Fault):
     """The peer never starts, because its machine is broken or its job is never scheduled."""
 
-    peer: int = of(Peer())
+    peer: OnePeer
 
 
 StartFault: TypeAlias = LateStart | LateTrainer | NeverStarts

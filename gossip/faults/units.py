@@ -1,13 +1,13 @@
 """Value types of the fields of faults. Each type defines which values are valid, and their syntax
-on the command line and in a plan file."""
+on the command line and in a plan file. A field has its value type in its annotation."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 
 from gossip.errors import BadFault, suggest_name
 
@@ -80,10 +80,6 @@ class Unit:
     def read_key(self, table: Table, key: str) -> Any:
         """Return the value of a key in a plan file's table."""
         raise NotImplementedError
-
-    def victims(self, value: Any) -> tuple[Any, ...]:
-        """Return the peers that a value names."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +222,7 @@ class Peer(Unit):
         return value if self.server and value == "server" else table.peer(value)
 
     def victims(self, value: Any) -> tuple[Any, ...]:
+        """Return the peers that a value names."""
         return (value,)
 
 
@@ -299,9 +296,22 @@ class Sides(Unit):
         return tuple(peer for side in value for peer in side)
 
 
-def of(unit: Unit, default: Any = MISSING) -> Any:
-    """Return a dataclass field of a fault, with its value type."""
-    return field(default=default, metadata={"unit": unit})
+Time: TypeAlias = Annotated[float, Seconds("TIME", "a time")]
+Duration: TypeAlias = Annotated[float, Seconds()]
+RoundNumber: TypeAlias = Annotated[int, Round()]
+OnePeer: TypeAlias = Annotated[int, Peer()]
+PeerList: TypeAlias = Annotated[tuple[int, ...], Peers()]
+PeerNumbers: TypeAlias = Annotated[tuple[int, ...], Peers(rows=False)]
+
+
+def units_of(made: type) -> dict[str, Unit]:
+    """Return the value type of each field of a class, by the name of the field."""
+    return {
+        name: unit
+        for name, hint in get_type_hints(made, include_extras=True).items()
+        for part in (hint, *get_args(hint))
+        for unit in getattr(part, "__metadata__", ())
+    }
 
 
 def _overlap(sides: Sequence[tuple[int, ...]]) -> bool:

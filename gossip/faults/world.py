@@ -9,24 +9,44 @@ lasts ``for_s``. If ``peers`` is omitted, a fault affects all links.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias, get_args
+from typing import Annotated, TypeAlias, get_args
 
 from .declare import KINDS, Fault, Kind, add, declared, name_of
 from .start import StartFault
-from .units import Choice, Count, Number, Peer, Peers, Seconds, Sides, Truth, of
-
-SHARE = Number("SHARE", "a share", least=0.0, most=1.0, expected="a share from 0 to 1")
-LINKS = Peers(everybody=True, note=", or all in place of peers")
-RATE = Number(
-    "RATE",
-    "a rate",
-    " (RATE in bytes a second)",
-    least=1.0,
-    most=1e12,
-    expected="bytes a second",
-    suffix=" bytes a second",
+from .units import (
+    Choice,
+    Count,
+    Duration,
+    Number,
+    OnePeer,
+    PeerList,
+    PeerNumbers,
+    Peers,
+    Seconds,
+    Sides,
+    Time,
+    Truth,
 )
-AT = Seconds("TIME", "a time")
+
+Share: TypeAlias = Annotated[
+    float, Number("SHARE", "a share", least=0.0, most=1.0, expected="a share from 0 to 1")
+]
+PeersOrAll: TypeAlias = Annotated[
+    tuple[int, ...], Peers(everybody=True, note=", or all in place of peers")
+]
+Rate: TypeAlias = Annotated[
+    float,
+    Number(
+        "RATE",
+        "a rate",
+        " (RATE in bytes a second)",
+        least=1.0,
+        most=1e12,
+        expected="bytes a second",
+        suffix=" bytes a second",
+    ),
+]
+CountNumber: TypeAlias = Annotated[int, Count()]
 
 
 @declared("{sides}@{at_s}+{for_s}", "0-4|5-7@20s+10s", real=True)
@@ -36,10 +56,10 @@ class Partition(Fault):
     ``>`` instead of ``|`` (in a file: ``one_way``) only messages from an earlier side to a later
     side are lost."""
 
-    sides: tuple[tuple[int, ...], ...] = of(Sides())
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
-    one_way: bool = of(Truth(), False)
+    sides: Annotated[tuple[tuple[int, ...], ...], Sides()]
+    at_s: Time
+    for_s: Duration
+    one_way: Annotated[bool, Truth()] = False
 
 
 @declared("{peers}@{at_s}+{for_s}", "0-7@20s+10s", real=True)
@@ -47,16 +67,17 @@ class Partition(Fault):
 class Ring(Fault):
     """The peers form a ring, and each reaches only its two neighbours in the ring."""
 
-    peers: tuple[int, ...] = of(
+    peers: Annotated[
+        tuple[int, ...],
         Peers(
             note=", four or more",
             idle=lambda number: (
                 f"in a ring of {number} everybody reaches everybody" if number < 4 else ""
             ),
-        )
-    )
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
+        ),
+    ]
+    at_s: Time
+    for_s: Duration
 
 
 @declared("{peers}*{period_s}@{at_s}+{for_s}", "0,3*500ms@20s+10s", real=True)
@@ -64,25 +85,26 @@ class Ring(Fault):
 class Flap(Fault):
     """The link between two peers fails and recovers once in each period."""
 
-    peers: tuple[int, ...] = of(
+    peers: Annotated[
+        tuple[int, ...],
         Peers(
             "PEER,PEER",
             wrong=lambda number: f"a link has two ends, not {number}" if number != 2 else "",
-        )
-    )
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
-    period_s: float = of(Seconds("PERIOD", "a period", least=0.001))
+        ),
+    ]
+    at_s: Time
+    for_s: Duration
+    period_s: Annotated[float, Seconds("PERIOD", "a period", least=0.001)]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFault(Fault):
     """Base of faults that affect a share of the messages on the links of the peers."""
 
-    share: float = of(SHARE)
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
-    peers: tuple[int, ...] = of(LINKS, ())
+    share: Share
+    at_s: Time
+    for_s: Duration
+    peers: PeersOrAll = ()
 
 
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s", real=True)
@@ -116,11 +138,11 @@ class Reset(MessageFault):
 class Reorder(Fault):
     """A share of the messages is delayed by up to ``held_s``, so later messages arrive first."""
 
-    share: float = of(SHARE)
-    held_s: float = of(Seconds())
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
-    peers: tuple[int, ...] = of(LINKS, ())
+    share: Share
+    held_s: Duration
+    at_s: Time
+    for_s: Duration
+    peers: PeersOrAll = ()
 
 
 @declared("{peers}*{share}*{spike_s}@{at_s}+{for_s}", "all*0.2*50ms@20s+10s")
@@ -129,11 +151,11 @@ class Spike(Fault):
     """A share of the messages takes up to ``spike_s`` longer. Messages behind them in the queue are
     delayed, too."""
 
-    share: float = of(SHARE)
-    spike_s: float = of(Seconds())
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
-    peers: tuple[int, ...] = of(LINKS, ())
+    share: Share
+    spike_s: Duration
+    at_s: Time
+    for_s: Duration
+    peers: PeersOrAll = ()
 
 
 @declared("{peers}*{delay_s}@{at_s}+{for_s}", "all*50ms@20s+10s", real=True)
@@ -141,10 +163,10 @@ class Spike(Fault):
 class Delay(Fault):
     """Each message on the links of the peers is delayed by a random time up to ``delay_s``."""
 
-    delay_s: float = of(Seconds())
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
-    peers: tuple[int, ...] = of(LINKS, ())
+    delay_s: Duration
+    at_s: Time
+    for_s: Duration
+    peers: PeersOrAll = ()
 
 
 @declared("{peers}*{bytes_per_s}*{queue_bytes}@{at_s}+{for_s}", "all*1000*64@20s+10s")
@@ -153,11 +175,11 @@ class Narrow(Fault):
     """Each link carries payloads at ``bytes_per_s``. A payload is dropped if more than
     ``queue_bytes`` wait on its link."""
 
-    bytes_per_s: float = of(RATE)
-    queue_bytes: float = of(Number(most=1e12))
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
-    peers: tuple[int, ...] = of(LINKS, ())
+    bytes_per_s: Rate
+    queue_bytes: Annotated[float, Number(most=1e12)]
+    at_s: Time
+    for_s: Duration
+    peers: PeersOrAll = ()
 
 
 @declared("{peers}*{bytes_per_s}@{at_s}+{for_s}", "5*1000@20s+10s", real=True)
@@ -168,10 +190,10 @@ class Trickle(Fault):
     for a payload.
     """
 
-    peers: tuple[int, ...] = of(Peers())
-    bytes_per_s: float = of(RATE)
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
+    peers: PeerList
+    bytes_per_s: Rate
+    at_s: Time
+    for_s: Duration
 
 
 @declared("{peers}@{at_s}+{for_s}", "5@20s+10s")
@@ -180,9 +202,9 @@ class Unreadable(Fault):
     """The shared memory of the peers is missing or too short. None of their payloads arrives, but
     all their other messages arrive."""
 
-    peers: tuple[int, ...] = of(Peers())
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
+    peers: PeerList
+    at_s: Time
+    for_s: Duration
 
 
 @declared("{peers}@{at_s}+{for_s}", "5@20s+10s")
@@ -192,9 +214,9 @@ class Rewritten(Fault):
     rule is a sum, the server reads the updates in place, so it adds up the new values. An update
     that has become non-finite is left out."""
 
-    peers: tuple[int, ...] = of(Peers())
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
+    peers: PeerList
+    at_s: Time
+    for_s: Duration
 
 
 @declared("{peer}*{rate}@{at_s}+{for_s}", "5*0.95@20s+10s")
@@ -202,10 +224,10 @@ class Rewritten(Fault):
 class Drift(Fault):
     """The peer's clock runs at ``rate`` times the speed of all other clocks."""
 
-    peer: int = of(Peer())
-    rate: float = of(Number(least=0.01, most=100.0))
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
+    peer: OnePeer
+    rate: Annotated[float, Number(least=0.01, most=100.0)]
+    at_s: Time
+    for_s: Duration
 
 
 @declared("{peer}*{late_s}@{at_s}+{for_s}", "5*50ms@20s+10s")
@@ -213,10 +235,10 @@ class Drift(Fault):
 class LateTimers(Fault):
     """Every timer of the peer fires ``late_s`` late, as on a busy machine."""
 
-    peer: int = of(Peer())
-    late_s: float = of(Seconds())
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
+    peer: OnePeer
+    late_s: Duration
+    at_s: Time
+    for_s: Duration
 
 
 @declared("{peer}*{handling_s}@{at_s}+{for_s}", "5*50ms@20s+10s")
@@ -225,10 +247,10 @@ class SlowNode(Fault):
     """The peer's node takes ``handling_s`` for each event, as on an overloaded machine. Later
     events wait."""
 
-    peer: int = of(Peer())
-    handling_s: float = of(Seconds())
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
+    peer: OnePeer
+    handling_s: Duration
+    at_s: Time
+    for_s: Duration
 
 
 @declared("{peer}*{share}@{at_s}+{for_s}", "5*0.1@20s+10s")
@@ -237,10 +259,10 @@ class Starve(Fault):
     """The processes of the peer receive the share ``share`` of a processor. All work of trainer,
     rule and node takes 1/``share`` times as long. The sockets still receive messages."""
 
-    peer: int = of(Peer())
-    share: float = of(Number(least=0.01, most=1.0))
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
+    peer: OnePeer
+    share: Annotated[float, Number(least=0.01, most=1.0)]
+    at_s: Time
+    for_s: Duration
 
 
 @declared("{peer}@{at_s}*{effect}+{after_s}", "5@20s*3+2s")
@@ -249,10 +271,10 @@ class CrashMidway(Fault):
     """The peer dies between two effects of an event, at the ``effect``-th effect after ``at_s``. It
     restarts ``after_s`` later."""
 
-    peer: int = of(Peer())
-    at_s: float = of(AT)
-    effect: int = of(Count())
-    after_s: float = of(Seconds())
+    peer: OnePeer
+    at_s: Time
+    effect: CountNumber
+    after_s: Duration
 
 
 @declared("{told}@{at_s}+{after_s}", "2@20s+2s")
@@ -261,9 +283,9 @@ class CrashBroadcast(Fault):
     """The next server that makes a commit dies after it has sent the commit to ``told`` other
     peers. It restarts ``after_s`` later."""
 
-    at_s: float = of(AT)
-    told: int = of(Count())
-    after_s: float = of(Seconds())
+    at_s: Time
+    told: CountNumber
+    after_s: Duration
 
 
 @declared("server@{at_s}+{for_s}", "server@20s+2s")
@@ -271,8 +293,8 @@ class CrashBroadcast(Fault):
 class HangServer(Fault):
     """The next server that has all updates for a commit hangs before it makes the commit."""
 
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
+    at_s: Time
+    for_s: Duration
 
 
 @declared("{peer}@{at_s}+{for_s}", "5@20s+2s")
@@ -280,9 +302,9 @@ class HangServer(Fault):
 class HangTrainer(Fault):
     """The peer's trainer hangs; its node does not."""
 
-    peer: int = of(Peer())
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
+    peer: OnePeer
+    at_s: Time
+    for_s: Duration
 
 
 @declared("{peer}@{at_s}+{after_s}", "5@20s+2s")
@@ -291,9 +313,9 @@ class KillTrainer(Fault):
     """The peer's trainer dies; its node continues and announces the death. The peer restarts
     ``after_s`` later."""
 
-    peer: int = of(Peer())
-    at_s: float = of(AT)
-    after_s: float = of(Seconds())
+    peer: OnePeer
+    at_s: Time
+    after_s: Duration
 
 
 @declared("{peer}@{at_s}", "5@20s")
@@ -301,8 +323,8 @@ class KillTrainer(Fault):
 class Leave(Fault):
     """The peer receives SIGTERM and has time to announce its departure."""
 
-    peer: int = of(Peer())
-    at_s: float = of(AT)
+    peer: OnePeer
+    at_s: Time
 
 
 CLAIM_ATTACKS = ("high_rates", "lone_roster", "ghost_roster")
@@ -376,8 +398,8 @@ class NodeAttack(Fault):
     """The nodes of the peers send false messages other than updates, during the whole run (in the
     simulator until the calm begins)."""
 
-    lie: str = of(Choice(choices=(*NODE_ATTACKS, *FINAL_ROUND_ATTACKS)))
-    peers: tuple[int, ...] = of(Peers(rows=False))
+    lie: Annotated[str, Choice(choices=(*NODE_ATTACKS, *FINAL_ROUND_ATTACKS))]
+    peers: PeerNumbers
 
     def __str__(self) -> str:
         return KINDS[self.lie if self.lie in REAL_ATTACKS else self.kind].show(self)

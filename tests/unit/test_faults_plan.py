@@ -18,7 +18,7 @@ from gossip.faults.activations import (
 from gossip.faults.declare import KINDS, Fault, Kind
 from gossip.faults.kinds import ATTACKS, ByzantineFault, Crash, Hang, Restart, Slow
 from gossip.faults.plan import FaultPlan
-from gossip.faults.units import Peers, Seconds, of
+from gossip.faults.units import Duration, PeerList
 from gossip.faults.world import RESULT_ATTACKS, NodeAttack
 
 
@@ -228,8 +228,8 @@ def test_a_plan_file_that_is_not_there_is_the_users_error(tmp_path) -> None:  # 
 class Toy(Fault):
     """The clock of the peers stands still for a while."""
 
-    peers: tuple[int, ...] = of(Peers())
-    for_s: float = of(Seconds())
+    peers: PeerList
+    for_s: Duration
 
 
 def test_a_new_kind_has_its_words_from_its_declaration(monkeypatch: pytest.MonkeyPatch) -> None:
