@@ -16,11 +16,8 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gossip.core import Arriving, LinkDown, LinkUp, Message, Payload, PeerId, Received
-from gossip.transport import TOLD_EVERY_S, Arrival, ResultRoom, Transport
+from gossip.transport import TOLD_EVERY_S, Arrival, Transport, WrappedTransport
 
 RECONNECT_S = 0.1  # ZeroMQ retries after 0.05 s, then at growing intervals of up to a second
 TRICKLE_STEP_S = 0.02
@@ -77,20 +74,14 @@ def _nbytes(received: Received) -> int:
     return 0 if received.payload is None else received.payload.nbytes
 
 
-class FaultyTransport:
+class FaultyTransport(WrappedTransport):
     """Wrapper of another transport. ``fail`` sets the faults; initially no link has a fault."""
 
     def __init__(
         self, inner: Transport, seed: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._inner, self._random, self._clock = inner, Random(seed), clock
-        self.control, self.bulk, self.traffic, self.woken = (
-            inner.control,
-            inner.bulk,
-            inner.traffic,
-            False,
-        )
-        self.link_timeout_s = inner.link_timeout_s
+        super().__init__(inner)
+        self._random, self._clock = Random(seed), clock
         self._faults: dict[PeerId, LinkCondition] = {}
         self._stands: set[PeerId] = set()  # links that are up in the inner transport
         self._reported_up: set[PeerId] = set()  # links reported up
@@ -110,11 +101,8 @@ class FaultyTransport:
                 self._changed[peer] = now
         self._faults = dict(faults)
 
-    def connect(self, peer: PeerId, control: str, bulk: str) -> None:
-        self._inner.connect(peer, control, bulk)
-
     def disconnect(self, peer: PeerId) -> None:
-        self._inner.disconnect(peer)
+        super().disconnect(peer)
         self._stands.discard(peer)
         self._reported_up.discard(peer)
 
@@ -123,12 +111,7 @@ class FaultyTransport:
         if fault is not None and fault.mute:
             self.traffic.drop("cut")
             return True  # no error for a message to a cut link
-        return self._inner.send(peer, message, payload)
-
-    def share(
-        self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
-    ) -> None:
-        self._inner.share(fd, memory, room, updates_stay=updates_stay)
+        return super().send(peer, message, payload)
 
     def poll(
         self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
@@ -137,8 +120,7 @@ class FaultyTransport:
             timeout_s = max(0.0, min(timeout_s, self._held[0][0] - self._clock()))
         if self._trickles:
             timeout_s = min(timeout_s, TRICKLE_STEP_S, self._next_trickle_s(self._clock()))
-        come = self._inner.poll(timeout_s, wake, awake_s)
-        self.woken = self._inner.woken
+        come = super().poll(timeout_s, wake, awake_s)
         now = self._clock()
         arrivals: list[Arrival] = self._news(now) if self._changed else []
         for arrival in come:
@@ -238,9 +220,3 @@ class FaultyTransport:
     def _is_deaf(self, peer: PeerId) -> bool:
         fault = self._faults.get(peer)
         return fault is not None and fault.deaf
-
-    def in_flight(self, data: object) -> bool:
-        return self._inner.in_flight(data)
-
-    def close(self, linger_s: float = 0.0) -> None:
-        self._inner.close(linger_s)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         PayloadLimit,
         ResultRoom,
         Transport,
+        WrappedTransport,
     )
     from .codec import (
         HEADER_BYTES_MAX,

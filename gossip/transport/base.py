@@ -173,3 +173,40 @@ class Transport(Protocol):
     def close(self, linger_s: float = 0.0) -> None:
         """Send queued messages for at most ``linger_s`` seconds, then close all sockets."""
         ...
+
+
+class WrappedTransport:
+    """Transport around an inner transport. It passes all calls to the inner transport. A subclass
+    overrides the calls that it changes."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner, self.woken = inner, False
+        self.control, self.bulk, self.traffic = inner.control, inner.bulk, inner.traffic
+        self.link_timeout_s = inner.link_timeout_s
+
+    def connect(self, peer: PeerId, control: str, bulk: str) -> None:
+        self._inner.connect(peer, control, bulk)
+
+    def disconnect(self, peer: PeerId) -> None:
+        self._inner.disconnect(peer)
+
+    def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
+        return self._inner.send(peer, message, payload)
+
+    def share(
+        self, fd: int, memory: ByteArray, room: ResultRoom, *, updates_stay: bool = False
+    ) -> None:
+        self._inner.share(fd, memory, room, updates_stay=updates_stay)
+
+    def poll(
+        self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
+    ) -> list[Arrival]:
+        arrivals = self._inner.poll(timeout_s, wake, awake_s)
+        self.woken = self._inner.woken
+        return arrivals
+
+    def in_flight(self, data: object) -> bool:
+        return self._inner.in_flight(data)
+
+    def close(self, linger_s: float = 0.0) -> None:
+        self._inner.close(linger_s)
