@@ -74,16 +74,11 @@ class UpdateAttack:
         self._attacker_group = AttackerGroup(
             max(1, self._peers - len(attackers)), max(1, len(alike)), rank, self._seed, self._rule
         )
-        self._guesses = self._lies_about("update") and self._attack("update").guesses
-        self.tells_each = self._lies_about("update") and self._attack("update").tells_each
-
-    def _lies_about(self, what: str) -> bool:
-        return self._lie is not None and self._lie.attack not in DATA_ATTACKS
-
-    @property
-    def lies(self) -> bool:
-        """Whether this peer sends a false update that is the same for all peers."""
-        return self._lies_about("update") and not self.tells_each
+        false = self._lie is not None and self._lie.attack not in DATA_ATTACKS
+        self._guesses = false and self._attack("update").guesses
+        self.tells_each = false and self._attack("update").tells_each
+        # Whether this peer sends a false update that is the same for all peers.
+        self.lies = false and not self.tells_each
 
     def _attack(self, what: str) -> Attack:
         assert self._lie is not None
