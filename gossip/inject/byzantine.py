@@ -1,8 +1,8 @@
 """Byzantine peers, and the registry of their attacks on messages.
 
 An attack receives one outgoing message and returns the messages to send instead. Real nodes
-(``outbox``) and simulated nodes (``gossip_lab.simulation.world.liars``) use the same attacks. The
-state of the core stays correct, so a Byzantine peer continues to take part in rounds.
+(``faulty_node``) and simulated nodes (``gossip_lab.simulation.world.liars``) use the same attacks.
+The state of the core stays correct, so a Byzantine peer continues to take part in rounds.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from gossip.core import (
     Admission,
     Commit,
     Effect,
+    Envelope,
     Event,
     Message,
     NodeCore,
@@ -37,7 +38,6 @@ from gossip.vectors import WireFormat, bytes_for, is_finite, sketch, to_bytes
 from .byzantine import ByzantinePeer
 from .lasting import LastingFaults
 from .links import LinkFaults
-from .outbox import Outbox
 from .process import FaultInjector
 from .sieve import FaultyTransport
 from .update_attacks import UpdateAttack
@@ -150,12 +150,25 @@ class DisturbedTransport(FaultyTransport):
 
     def __init__(self, inner: Transport, node: FaultyNode) -> None:
         super().__init__(inner, node.site.peer)
-        self._node = node
+        self._node, self._attacker = node, node.attacker()
         node.links.on_change = self.fail
-        self._outbox = Outbox(super().send, node.update_attack, node.attacker(), node.report_attack)
 
     def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
-        self._outbox.send(peer, message, payload)
+        """Send a message of the core, or false messages in its place. ``FaultyCore`` replaces false
+        updates that are the same for all peers, before the core receives them."""
+        update_attack, attacker = self._node.update_attack, self._attacker
+        if update_attack.tells_each:
+            payload = update_attack.replace_payload(peer, message, payload)
+        if attacker is None:
+            return super().send(peer, message, payload)
+        before = dict(attacker.told)
+        envelope = Envelope(b"", attacker.peer, 0, message)
+        for receiver, instead, content in attacker.disguise(peer, envelope, payload):
+            assert isinstance(instead, Envelope), "no attack of a real run sends noise"
+            super().send(receiver, instead.message, content)
+        for lie, times in attacker.told.items():
+            if times and not before.get(lie):
+                self._node.report_attack(lie)
         return True
 
     def poll(
