@@ -18,7 +18,6 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
 
 import torch
 
@@ -47,6 +46,7 @@ from .spec import (
     CoreMaker,
     NodeSpec,
     TransportMaker,
+    faulty_node,
     keys_of,
     over_zeromq,
     real_core,
@@ -54,7 +54,6 @@ from .spec import (
     spec_from,
     wire_of,
     with_encoding,
-    with_faults,
 )
 from .trainer_link import ForTrainer, RosterPlace, TrainerLink, pid_behind
 from .usage import UsageMeter
@@ -85,24 +84,21 @@ class Node:
     Args:
         channel: One end of ``Channel.pair()``, which the node then owns. The trainer has the other
             end.
-        transport: Function that creates the transport; None means ZeroMQ.
-        make_core: Function that creates the core; None means ``gossip.core.peer.Peer``. Its
-            arguments are the spec, the settings, the topology and both addresses of this peer.
-        seeds: Addresses (control, bulk) of other peers, if the run has no folder with addresses.
+        transport: Function that creates the transport.
+        make_core: Function that creates the core. Its arguments are the spec, the settings, the
+            topology and both addresses of this peer.
     """
 
     def __init__(
         self,
         spec: NodeSpec,
         channel: socket.socket,
-        transport: TransportMaker | None = None,
-        make_core: CoreMaker | None = None,
-        seeds: Mapping[PeerId, tuple[str, str]] | None = None,
+        transport: TransportMaker = over_zeromq,
+        make_core: CoreMaker = real_core,
     ) -> None:
         self.spec = spec
         self._channel = Channel(channel)
-        self._make_transport = transport or over_zeromq
-        self._make_core = make_core or real_core(dict(seeds or {}))
+        self._make_transport, self._make_core = transport, make_core
         self._worker = Worker()
         folder = None if spec.run_dir is None else spec.run_dir / f"peer-{spec.peer}"
         status = None if spec.status_fd is None else socket.socket(fileno=os.dup(spec.status_fd))
@@ -178,22 +174,19 @@ class Node:
             cross_shard=cross_shard,
             had_round=self._begun.had_round(),
         )
-        make_transport, make_core = with_faults(
-            spec,
-            self._journal,
-            with_encoding(config, self._make_transport, self._wire),
-            self._make_core,
-            self._wire,
-        )
-        self.transport = make_transport(
+        faults = faulty_node(spec, self._journal, self._wire)
+        transport = self._make_transport(
             spec, lambda: self.core.incarnation, lambda *header: self.core.admit(*header).nbytes
         )
+        transport = with_encoding(config, transport, self._wire)
+        self.transport = transport if faults is None else faults.around_transport(transport)
         own_control, own_bulk = self.transport.control, self.transport.bulk
         membership = dataclasses.replace(
             settings.membership, link_timeout_s=self.transport.link_timeout_s
         )
         self._settings = settings = dataclasses.replace(settings, membership=membership)
-        self.core = make_core(spec, settings, topology, own_control, own_bulk)
+        core = self._make_core(spec, settings, topology, own_control, own_bulk)
+        self.core = core if faults is None else faults.around_core(core, settings.seed)
         self._comparison = ResultComparator(self._worker, self._inbox.append)
         emit = self._inbox.append
         # In gossip rounds, results are not sent to other peers.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from gossip import aggregators, topologies
 from gossip.aggregators import BoundRule
@@ -30,6 +30,9 @@ from gossip.transport import (
     is_loopback,
 )
 from gossip.vectors import Float32, Shape, WireFormat, load_encoding, shard_sizes
+
+if TYPE_CHECKING:
+    from gossip.inject import FaultyNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +126,12 @@ def peer_class(settings: CoreSettings) -> type[Peer]:
     return found
 
 
-def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
-    """Return the function that creates a node's core. Only tests use another function."""
-
-    def make(
-        spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str
-    ) -> NodeCore:
-        kind = peer_class(settings)
-        return kind(
-            spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds
-        )
-
-    return make
+def real_core(
+    spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str
+) -> NodeCore:
+    """Return the core of a node. Only tests use another function."""
+    kind = peer_class(settings)
+    return kind(spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk)
 
 
 def over_zeromq(
@@ -157,38 +154,24 @@ def over_zeromq(
 
 
 def with_encoding(
-    config: RunConfig, make_transport: TransportMaker, wire: Callable[[], WireFormat | None]
-) -> TransportMaker:
-    """Return ``make_transport``. If the run has an encoding, wrap the transport so that it encodes
+    config: RunConfig, transport: Transport, wire: Callable[[], WireFormat | None]
+) -> Transport:
+    """Return the transport. If the run has an encoding, wrap the transport so that it encodes
     payloads."""
-    if isinstance(load_encoding(config.encoding), Float32):
-        return make_transport
-
-    return lambda *given: EncodedTransport(make_transport(*given), wire)
+    plain = isinstance(load_encoding(config.encoding), Float32)
+    return transport if plain else EncodedTransport(transport, wire)
 
 
-def with_faults(
-    spec: NodeSpec,
-    journal: Journal,
-    make_transport: TransportMaker,
-    make_core: CoreMaker,
-    wire: Callable[[], WireFormat | None],
-) -> tuple[TransportMaker, CoreMaker]:
-    """Return both functions. If the run has faults for this peer, wrap the transport and the core
-    so that they inject the faults."""
+def faulty_node(
+    spec: NodeSpec, journal: Journal, wire: Callable[[], WireFormat | None]
+) -> FaultyNode | None:
+    """Return the injector of this peer's faults; None if the run has no faults for this peer."""
     config = spec.config
     if not (config.drills or config.plan.disturbs(spec.peer)):
-        return make_transport, make_core
+        return None
     from gossip.inject import FaultyNode, Site, rule_of  # most peers do not need it
 
     rolling = topologies.load(config.weighted_topology).rolling
     rule = rule_of(aggregators.load(config.aggregator), config.settings().f, centered=not rolling)
     site = Site(config, spec.peer, spec.incarnation, spec.run_dir, journal)
-    node = FaultyNode(site, rule, wire)
-
-    return (
-        lambda *given: node.around_transport(make_transport(*given)),
-        lambda spec, settings, *given: node.around_core(
-            make_core(spec, settings, *given), settings.seed
-        ),
-    )
+    return FaultyNode(site, rule, wire)

@@ -17,7 +17,7 @@ from gossip.core.events import Effect, Event, Payload, TimerFired
 from gossip.ipc import messages as control
 from gossip.ipc.arena import Arena
 from gossip.ipc.channel import Channel, ChannelClosed
-from gossip.node.loop import Node, NodeSpec
+from gossip.node.loop import Node, NodeSpec, over_zeromq
 
 WAIT_S = 20.0
 
@@ -100,7 +100,7 @@ class NodeRig:
             for key in ("run_dir", "status_fd", "peer", "incarnation")
             if key in options
         }
-        transport = options.pop("transport", None)
+        transport = options.pop("transport", over_zeromq)
         trainer_end, node_end = Channel.pair()
         self.trainer = Channel(trainer_end)
         values = {"probe_interval_s": 0.01, **options}
