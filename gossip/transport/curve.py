@@ -24,7 +24,7 @@ from gossip.errors import ConfigError, LocalError
 from .lending import BufferPool
 
 KEY_CHARS = 40  # Z85 text of 32 bytes.
-DOMAIN = "gossip"
+DOMAIN = b"gossip"
 SELF_TEST_S = 15.0  # The test takes milliseconds unless many nodes start on few processors.
 STATUS_REFUSED = 400
 
@@ -92,12 +92,12 @@ def require_curve() -> None:
         )
 
 
-def as_server(socket: zmq.Socket[Any], pair: KeyPair, domain: str = DOMAIN) -> None:
+def as_server(socket: zmq.Socket[Any], pair: KeyPair) -> None:
     """Make a socket accept only connections with keys that the ``Authenticator`` of its context
     admits. Call this before the socket is bound."""
     socket.set(zmq.CURVE_SERVER, 1)
     socket.set(zmq.CURVE_SECRETKEY, pair.secret.encode("ascii"))
-    socket.set(zmq.ZAP_DOMAIN, domain.encode("ascii"))
+    socket.set(zmq.ZAP_DOMAIN, DOMAIN)
     socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # if there is no handler, no key is admitted
 
 
@@ -141,16 +141,6 @@ class Keys(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AuthRequest:
-    """Request for admission from a client that has proved that it has the secret key of ``key``."""
-
-    domain: str
-    address: str
-    """IP address of the other end of the connection, without a port."""
-    key: str
-
-
 class Authenticator:
     """Decides which clients may connect to the servers of a context. Each context has one
     authenticator, created before the first server is bound.
@@ -162,11 +152,13 @@ class Authenticator:
     ``frame.get("User-Id")`` is the public key of the sender.
 
     Args:
-        admit: Returns whether to admit a client. It is called for every connection, so it may
-            return different values at different times.
+        admit: Returns whether to admit a client that has proved that it has the secret key of a
+            public key. Its arguments are the public key, and the IP address of the client without a
+            port. It is called for every connection, so it may return different values at different
+            times.
     """
 
-    def __init__(self, context: zmq.Context[Any], admit: Callable[[AuthRequest], bool]) -> None:
+    def __init__(self, context: zmq.Context[Any], admit: Callable[[str, str], bool]) -> None:
         self._admit = admit
         # Sockets of an asyncio context need its event loop, so use a plain context with the same
         # state.
@@ -185,16 +177,12 @@ class Authenticator:
             self._answer(request)
 
     def _answer(self, request: list[bytes]) -> None:
-        version, request_id, domain, address, _, mechanism, *credentials = request
+        version, request_id, _, address, _, mechanism, *credentials = request
         status, key = str(STATUS_REFUSED).encode(), ""
         try:
             if version == b"1.0" and mechanism == b"CURVE" and len(credentials) == 1:
                 key = z85.encode(credentials[0]).decode("ascii")
-                if self._admit(
-                    AuthRequest(
-                        domain.decode("utf-8", "replace"), address.decode("ascii", "replace"), key
-                    )
-                ):
+                if self._admit(key, address.decode("ascii", "replace")):
                     status = b"200"
         finally:
             user = key.encode("ascii") if status == b"200" else b""

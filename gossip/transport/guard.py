@@ -15,7 +15,7 @@ import zmq
 from gossip.core import PeerId
 
 from .base import Traffic
-from .curve import Authenticator, AuthRequest, Keys, as_server, prove_closed
+from .curve import Authenticator, Keys, as_server, prove_closed
 from .strangers import RefusedKeys
 
 NOBODY: PeerId = -2
@@ -90,15 +90,14 @@ class Guard:
         finally:
             self._proving = False
 
-    def _admit(self, request: AuthRequest) -> bool:
-        keys = self.keys
-        if keys.peer_of(request.key) is None:
-            keys.refresh()
-        if keys.peer_of(request.key) is not None:
+    def _admit(self, key: str, address: str) -> bool:
+        if self.keys.peer_of(key) is None:
+            self.keys.refresh()
+        if self.keys.peer_of(key) is not None:
             return True
         if not self._proving:
             self._traffic.drop("unknown_key")
-            self._strangers.refuse(request.key, request.address)
+            self._strangers.refuse(key, address)
         return False
 
     def poll_events(self, now: float) -> None:

@@ -80,7 +80,7 @@ class JoinSocket:
         """Restrict this join server to clients with the swarm key, if there is one."""
         if (key := self._key) is not None:
             self._authenticator = Authenticator(
-                self._context, lambda request: request.key == key.public
+                self._context, lambda client, address: client == key.public
             )
             as_server(plain(self._socket), key)
             asyncio.get_running_loop().add_reader(

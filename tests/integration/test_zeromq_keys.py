@@ -270,7 +270,7 @@ def test_when_nobody_answers_for_the_keys_nobody_is_let_in(peer, known: Known):
 
 def test_an_open_door_is_found_before_anything_starts(known: Known, monkeypatch):
     """The self-test, as if everybody were admitted."""
-    monkeypatch.setattr(guard.Guard, "_admit", lambda self, join_request: True)
+    monkeypatch.setattr(guard.Guard, "_admit", lambda self, key, address: True)
     with pytest.raises(LocalError, match="which admits it, so nothing is started"):
         transport(keys=known.of(1)).close()
 
