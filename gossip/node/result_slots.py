@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gossip.core import Apply
-from gossip.transport import Buffer
+from gossip.transport import Buffer, start_of
 from gossip.vectors import ByteArray, Vector
 
 
@@ -133,12 +133,7 @@ def _lies_in(effect: Apply, whole: Vector) -> bool:
     mix."""
     at = 0
     for payload in effect.payloads:
-        if _address(payload.data) != _address(whole) + at:
+        if start_of(payload.data) != start_of(whole) + at:
             return False
         at += payload.nbytes
     return at == whole.nbytes and effect.mix is None
-
-
-def _address(array: Vector) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address

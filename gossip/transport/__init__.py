@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         public_of,
     )
     from .encoded import EncodedTransport
-    from .lending import Buffer
+    from .lending import Buffer, start_of
     from .sockets import (
         bind,
         endpoint,

@@ -22,9 +22,6 @@ from __future__ import annotations
 
 import struct
 from itertools import count
-from typing import Any
-
-import numpy as np
 
 from gossip.vectors import ByteArray
 
@@ -62,12 +59,6 @@ def chunk_of(nbytes: int, most: int = CHUNK_BYTES) -> int:
         return most
     even = -(-nbytes // CHUNKS)
     return min(most, max(CHUNK_BYTES_LEAST, -(-even // _ALIGNED_BYTES) * _ALIGNED_BYTES))
-
-
-def bytes_of(data: Any) -> ByteArray:
-    """Return the memory of an array as bytes, without a copy. Raises: ValueError: The memory is not
-    contiguous."""
-    return np.frombuffer(data, dtype=np.uint8)
 
 
 def view_of(memory: ByteArray) -> memoryview:

@@ -16,8 +16,10 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gossip.vectors import ByteArray
 
@@ -129,7 +131,7 @@ def watched_view(memory: ByteArray, let_go: Callable[[], None]) -> ByteArray:
     return view
 
 
-def start_of(memory: ByteArray) -> int:
+def start_of(memory: NDArray[Any]) -> int:
     """Return the address of the first byte of an array."""
     start: int = memory.__array_interface__["data"][0]
     return start

@@ -13,12 +13,13 @@ from typing import Any, Protocol, cast
 import zmq
 
 from gossip.core import PeerId
-from gossip.vectors import ByteArray
+from gossip.vectors import ByteArray, to_bytes
 
 from .base import AGAIN_MAX_S, AGAIN_S
-from .chunks import Outgoing, bytes_of
+from .chunks import Outgoing
 from .curve import Keys, LinkParties, as_client
 from .guard import GREETING
+from .lending import start_of
 from .sockets import allow_ipv6, is_far, new_socket
 from .unix import UnixLane, name_of
 
@@ -298,7 +299,7 @@ class BuffersInFlight:
         self._drop_landed()
         if not self._flights:
             return False
-        start, stop = _span(bytes_of(data))
+        start, stop = _span(to_bytes(data))
         return any(first < stop and start < last for first, last, _ in self._flights)
 
     def _drop_landed(self) -> None:
@@ -306,7 +307,7 @@ class BuffersInFlight:
 
 
 def _span(memory: ByteArray) -> tuple[int, int]:
-    start: int = memory.__array_interface__["data"][0]
+    start = start_of(memory)
     return start, start + len(memory)
 
 

@@ -19,11 +19,10 @@ from gossip.transport.chunks import (
     NEXT,
     NEXT_MARK,
     Outgoing,
-    bytes_of,
     chunk_of,
 )
 from gossip.transport.codec import encode
-from gossip.vectors import PartsDigest, digests_of, payload_digest
+from gossip.vectors import PartsDigest, digests_of, payload_digest, to_bytes
 
 CHUNK = CHUNK_BYTES_LEAST
 RUN = b"this-run"
@@ -55,7 +54,7 @@ def test_a_short_payload_is_cut_too(nbytes: int, chunk: int) -> None:
 def test_a_payload_that_takes_a_while_is_told_of_before_it_is_there() -> None:
     """Of 256 KiB: over 10 Mbit/s they take 0.2 s, and 0.6 s where three peers send at once."""
     data = np.ones(2**16, np.float32)
-    outgoing = Outgoing(b"envelope", bytes_of(data))
+    outgoing = Outgoing(b"envelope", to_bytes(data))
     target = incoming(data.nbytes, now=0.0)
     told, last, now = [], False, 0.0
     while not last:
@@ -126,7 +125,7 @@ def test_a_value_that_is_not_finite_is_seen_in_any_chunk(at: int, value: float):
     data[at] = value
     target = incoming(data.nbytes)
     for start in (0, CHUNK):
-        target.room()[:] = bytes_of(data).data[start : start + CHUNK]
+        target.room()[:] = to_bytes(data).data[start : start + CHUNK]
         target.grow()
     received = target.finish()
     assert received is not None
@@ -272,7 +271,7 @@ def test_the_digest_of_a_commit_is_told():
     data = np.ones(4, np.float32)
     commit = Commit(b"l", 1, 0, 0, 0, 3, b"p", b"d", (), (), (0, 1), None, "")
     target = incoming(16, message=commit)
-    target.room()[:] = bytes_of(data).data
+    target.room()[:] = to_bytes(data).data
     target.grow()
     received = target.finish()
     assert received is not None
