@@ -4,7 +4,8 @@
     raw = encoding.encode(vector, place)
     vector = encoding.decode(raw, len(vector), place)
 
-An encoding is a frozen dataclass, and its fields are its options. Only this package interprets the
+An encoding is a frozen dataclass. Its options are the fields that have a range (``within``) or are
+switches. Only this package interprets the
 encoded bytes. The number of bytes depends only on the number of elements, or on the shapes of the
 tensors. So a receiver computes sizes from its own model, and never from a message. The names of
 encodings are available without an import of torch.
@@ -191,7 +192,11 @@ def load_encoding(spec: str) -> Encoding:
         raise UnknownName("encoding", name.strip(), BUILT_IN)
     module, _, cls = BUILT_IN[plain].partition(":")
     kind: Callable[..., Encoding] = getattr(importlib.import_module(f".{module}", __package__), cls)
-    options = {option.name: option for option in fields(kind)}  # type: ignore[arg-type]
+    options = {
+        option.name: option
+        for option in fields(kind)  # type: ignore[arg-type]
+        if option.metadata or type(option.default) is bool
+    }
     owner = f"encoding {plain}"
     given = split_options(owner, written.split(","), options, next(iter(options), ""))
     return kind(**{key: _value(owner, options[key], value) for key, value in given.items()})

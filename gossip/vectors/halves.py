@@ -3,7 +3,6 @@ state."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,7 +11,7 @@ from .encoding import WORD_BYTES, Encoding, Place, finite
 from .memory import tensor_of
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 PIECE_NUMBERS = 2**16
 """Number of elements to process at a time. They stay in the CPU cache."""
@@ -20,19 +19,17 @@ PIECE_NUMBERS = 2**16
 
 class Halves(Encoding):
     """Base of both encodings with 16 bits. ``largest``: largest magnitude; larger finite elements
-    are clamped to it."""
+    are clamped to it. ``dtype``: name of the dtype in torch."""
 
     largest: ClassVar[float]
-
-    @abstractmethod
-    def _kind(self) -> torch.dtype: ...
+    dtype: ClassVar[str]
 
     def nbytes(self, elements: int) -> int:
         return -(-2 * elements // WORD_BYTES) * WORD_BYTES
 
     def _write(self, vector: Vector, place: Place, raw: ByteArray) -> None:
         raw[2 * len(vector) :] = 0
-        numbers, halves = tensor_of(vector), tensor_of(raw).view(self._kind())
+        numbers, halves = tensor_of(vector), self._halves(raw)
         for start in range(0, len(vector), PIECE_NUMBERS):
             piece = numbers[start : start + PIECE_NUMBERS]
             least, most = piece.aminmax()
@@ -41,8 +38,13 @@ class Halves(Encoding):
             halves[start : start + len(piece)] = piece
 
     def _read(self, raw: ByteArray, place: Place, vector: Vector) -> None:
-        tensor_of(vector).copy_(tensor_of(raw).view(self._kind())[: len(vector)])
+        tensor_of(vector).copy_(self._halves(raw)[: len(vector)])
         finite(vector)
+
+    def _halves(self, raw: ByteArray) -> Tensor:
+        import torch
+
+        return tensor_of(raw).view(getattr(torch, self.dtype))
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,8 @@ class BFloat16(Halves):
     """bfloat16, 2 bytes for each element: the range of float32 with 8 bits of precision."""
 
     largest: ClassVar[float] = (2 - 2.0**-7) * 2.0**127
+    dtype: ClassVar[str] = "bfloat16"
     feedback: bool = False
-
-    def _kind(self) -> torch.dtype:
-        import torch
-
-        return torch.bfloat16
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,5 @@ class Float16(Halves):
     become 65,504, and magnitudes below 3e-8 become zero."""
 
     largest: ClassVar[float] = 65504.0
+    dtype: ClassVar[str] = "float16"
     feedback: bool = False
-
-    def _kind(self) -> torch.dtype:
-        import torch
-
-        return torch.float16

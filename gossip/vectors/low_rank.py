@@ -23,7 +23,7 @@ is not.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from math import prod
@@ -66,6 +66,9 @@ class PowerSGD(Encoding):
     Attributes:
         steps: Number of power iterations. With more iterations, the product is closer to the best
             approximation of this rank.
+        shapes: Shapes of the tensors that the vector consists of, in order. Each tensor is factored
+            as a matrix of the shape ``matrix_of(shape)``. A matrix with a single row is never
+            factored. () means one tensor of one dimension.
     """
 
     low_rank: ClassVar[bool] = True
@@ -73,37 +76,16 @@ class PowerSGD(Encoding):
     rank: int = within(4, 1, 256)
     steps: int = within(2, 1, 16)
     feedback: bool = True
+    shapes: tuple[Shape, ...] = ()
 
     def for_shapes(self, shapes: tuple[Shape, ...]) -> Encoding:
-        return Factored(self.rank, self.steps, shapes)
+        return replace(self, shapes=shapes)
 
     def for_results(self, peers: int) -> Encoding:
         return Int8()
 
     def nbytes(self, elements: int) -> int:
-        """Return the length in bytes of a vector without known shapes. It is sent
-        unchanged."""
-        return bytes_for(elements)
-
-    def _write(self, vector: Vector, place: Place, raw: ByteArray) -> None:
-        self.for_shapes(((len(vector),),)).encode(vector, place, raw)
-
-    def _read(self, raw: ByteArray, place: Place, vector: Vector) -> None:
-        self.for_shapes(((len(vector),),)).decode(raw, len(vector), place, vector)
-
-
-@dataclass(frozen=True)
-class Factored(Encoding):
-    """Encoding of a vector that consists of tensors of these shapes. Each tensor is factored as a
-    matrix of the shape ``matrix_of(shape)``. A matrix with a single row is never factored."""
-
-    rank: int
-    steps: int
-    shapes: tuple[Shape, ...]
-
-    def nbytes(self, elements: int) -> int:
-        assert elements == sum(map(prod, self.shapes))
-        return bytes_for(sum(self._written(shape) for shape in self.shapes))
+        return bytes_for(sum(map(self._written, self._shapes_of(elements))))
 
     def _write(self, vector: Vector, place: Place, raw: ByteArray) -> None:
         numbers = from_bytes(raw)
@@ -133,6 +115,11 @@ class Factored(Encoding):
             q = _checked(written[self.rank * rows :], LARGEST_FACTOR_Q).reshape(self.rank, columns)
             _multiply(p, q, part.reshape(rows, columns))
 
+    def _shapes_of(self, elements: int) -> tuple[Shape, ...]:
+        shapes = self.shapes or ((elements,),)
+        assert elements == sum(map(prod, shapes))
+        return shapes
+
     def _written(self, shape: Shape) -> int:
         """Return the number of float32 values that are sent for a tensor of this shape."""
         rows, columns = matrix_of(shape)
@@ -141,9 +128,10 @@ class Factored(Encoding):
     def _parts(self, vector: Vector, numbers: Vector) -> Iterator[tuple[Shape, Vector, Vector]]:
         """Yield for each tensor: its shape, a view of its elements, and a view of the values that
         are sent for it."""
-        taken = pairwise(accumulate(map(prod, self.shapes), initial=0))
-        sent = pairwise(accumulate(map(self._written, self.shapes), initial=0))
-        for shape, (start, stop), (first, last) in zip(self.shapes, taken, sent, strict=True):
+        shapes = self._shapes_of(len(vector))
+        taken = pairwise(accumulate(map(prod, shapes), initial=0))
+        sent = pairwise(accumulate(map(self._written, shapes), initial=0))
+        for shape, (start, stop), (first, last) in zip(shapes, taken, sent, strict=True):
             yield shape, vector[start:stop], numbers[first:last]
 
 

@@ -5,8 +5,7 @@ A peer stores the elements that it does not send, and adds them to its next upda
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -23,19 +22,30 @@ SAMPLE, SAMPLE_MORE, SAMPLE_LEAST = 2**14, 1.3, 32
 proportional share of elements is selected, plus ``SAMPLE_LEAST``."""
 
 
-def _count(ratio: float, elements: int) -> int:
-    return min(elements, max(1, round(ratio * elements)))
+@dataclass(frozen=True)
+class TopK(Encoding):
+    """The elements of largest magnitude, 8 bytes each: first their indices, ascending, and then
+    their values.
 
-
-class Listed(Encoding):
-    """Encoding of some elements of a vector: first their indices, ascending, and then their values.
-    An index and a value have 4 bytes each."""
+    Attributes:
+        ratio: Share of the elements of an update that are sent.
+        updates: Number of updates in the vector. A result has room for the elements of all its
+            updates, so it can have every element of a weighted sum.
+    """
 
     sparse: ClassVar[bool] = True
+    ratio: float = within(0.01, 1e-6, 0.5)
+    feedback: bool = True
+    updates: int = 1
 
-    @abstractmethod
+    def for_results(self, peers: int) -> Encoding:
+        if 2 * self.ratio * peers >= 1:
+            return Float32()
+        return replace(self, feedback=False, updates=peers)
+
     def count(self, elements: int) -> int:
         """Return how many elements of a vector of ``elements`` elements are sent."""
+        return min(elements, self.updates * max(1, round(self.ratio * elements)))
 
     def nbytes(self, elements: int) -> int:
         return (INDEX_BYTES + NUMBER_BYTES) * self.count(elements)
@@ -79,31 +89,3 @@ def _farthest(vector: Vector, count: int) -> NDArray[np.int64]:
     equal = np.flatnonzero(sizes == least)
     chosen[equal[: count - np.count_nonzero(chosen)]] = True
     return np.flatnonzero(chosen) if among is None else among[chosen]
-
-
-@dataclass(frozen=True)
-class TopK(Listed):
-    """The elements of largest magnitude, 8 bytes each. ``ratio``: their share of all elements. A
-    result has room for the elements of all its updates, so it can have every element of a weighted
-    sum."""
-
-    ratio: float = within(0.01, 1e-6, 0.5)
-    feedback: bool = True
-
-    def count(self, elements: int) -> int:
-        return _count(self.ratio, elements)
-
-    def for_results(self, peers: int) -> Encoding:
-        return Float32() if 2 * self.ratio * peers >= 1 else SumOfTopK(self, peers)
-
-
-@dataclass(frozen=True)
-class SumOfTopK(Listed):
-    """Encoding of sums of ``peers`` updates in the encoding ``part``, with room for the indices of
-    all updates."""
-
-    part: TopK
-    peers: int
-
-    def count(self, elements: int) -> int:
-        return min(elements, self.peers * self.part.count(elements))

@@ -14,7 +14,7 @@ from gossip.training import UpdateEncoder
 from gossip.training.checks import check_shapes
 from gossip.vectors import WireFormat, load_encoding, unpack_shapes
 from gossip.vectors.encoding import Place
-from gossip.vectors.low_rank import Factored
+from gossip.vectors.low_rank import PowerSGD
 from gossip.vectors.sharding import pack_shapes, shapes_within
 
 HERE = Place(7, 3, 0)
@@ -28,7 +28,7 @@ def wire(spec: str, shapes: tuple[tuple[int, ...], ...], sizes: tuple[int, ...])
     return WireFormat(load_encoding(spec), 1, sizes, sum(sizes), 4, shapes)
 
 
-def passed(encoding: Factored, vector: np.ndarray) -> np.ndarray:
+def passed(encoding: PowerSGD, vector: np.ndarray) -> np.ndarray:
     flat = vector.reshape(-1)
     return encoding.decode(encoding.encode(flat, HERE).copy(), len(flat), HERE)
 
@@ -40,9 +40,11 @@ def passed(encoding: Factored, vector: np.ndarray) -> np.ndarray:
 def test_a_matrix_of_that_rank_is_kept(shape: tuple[int, ...]) -> None:
     rows, columns = shape[0], int(np.prod(shape[1:]))
     matrix = drawn(rows, 3) @ drawn(3, columns)
-    decoded = passed(Factored(3, 1, (shape,)), matrix)
+    decoded = passed(PowerSGD(3, 1, shapes=(shape,)), matrix)
     assert np.allclose(decoded, matrix.reshape(-1), atol=1e-4)
-    assert not np.allclose(passed(Factored(2, 1, (shape,)), matrix), matrix.reshape(-1), atol=0.1)
+    assert not np.allclose(
+        passed(PowerSGD(2, 1, shapes=(shape,)), matrix), matrix.reshape(-1), atol=0.1
+    )
 
 
 def test_two_steps_come_close_to_the_best_of_that_rank_and_closer_than_one() -> None:
@@ -52,7 +54,7 @@ def test_two_steps_come_close_to_the_best_of_that_rank_and_closer_than_one() -> 
     matrix = ((left / np.arange(1, 61)) @ right.T).astype(np.float32)
     best = np.sqrt((1 / np.arange(5, 61) ** 2).sum())
     lost = [
-        np.linalg.norm(passed(Factored(4, steps, ((60, 80),)), matrix) - matrix.reshape(-1))
+        np.linalg.norm(passed(PowerSGD(4, steps, shapes=((60, 80),)), matrix) - matrix.reshape(-1))
         for steps in (1, 2, 8)
     ]
     assert lost[0] > lost[1] > lost[2] > best * 0.999
@@ -62,7 +64,7 @@ def test_two_steps_come_close_to_the_best_of_that_rank_and_closer_than_one() -> 
 
 def test_what_has_one_dimension_or_is_small_is_sent_as_it_is() -> None:
     shapes = ((7,), (5, 5), (1, 90), (90, 1), ())
-    encoding = Factored(3, 1, shapes)
+    encoding = PowerSGD(3, 1, shapes=shapes)
     vector = drawn(7 + 25 + 90 + 90 + 1)
     assert encoding.nbytes(len(vector)) == 4 * len(vector)
     assert np.array_equal(passed(encoding, vector), vector)
@@ -71,7 +73,7 @@ def test_what_has_one_dimension_or_is_small_is_sent_as_it_is() -> None:
 @pytest.mark.parametrize("size", [1e-30, 1e-12, 1.0, 1e20, 1e28])
 def test_numbers_of_any_size_pass_or_are_zero_where_they_are_too_small(size: float) -> None:
     matrix = (drawn(30, 2) @ drawn(2, 30) * np.float32(size)).reshape(-1)
-    decoded = passed(Factored(2, 2, ((30, 30),)), matrix)
+    decoded = passed(PowerSGD(2, 2, shapes=((30, 30),)), matrix)
     if size < 2.0**-63:
         assert not decoded.any()
         return
@@ -79,13 +81,13 @@ def test_numbers_of_any_size_pass_or_are_zero_where_they_are_too_small(size: flo
 
 
 def test_what_is_too_large_for_a_decoder_becomes_the_largest_that_is_not() -> None:
-    decoded = passed(Factored(1, 2, ((20, 20),)), np.full(400, np.finfo(np.float32).max))
+    decoded = passed(PowerSGD(1, 2, shapes=((20, 20),)), np.full(400, np.finfo(np.float32).max))
     assert np.allclose(decoded, 2.0**96, rtol=1e-3)
 
 
 def test_decoding_is_one_product_and_one_sum_at_a_time() -> None:
     """Not a matrix product of a library, whose order of sums is that of the machine."""
-    encoding, rank, shape = Factored(5, 1, ((70, 300),)), 5, (70, 300)
+    encoding, rank, shape = PowerSGD(5, 1, shapes=((70, 300),)), 5, (70, 300)
     raw = encoding.encode(drawn(*shape).reshape(-1), HERE)
     p = raw.view(np.float32)[: rank * 70].reshape(rank, 70)
     q = raw.view(np.float32)[rank * 70 :].reshape(rank, 300)
@@ -176,7 +178,7 @@ def test_an_update_is_never_longer_than_what_it_stands_for_so_the_residual_stays
 
 def test_the_same_update_gives_the_same_bytes_whatever_was_sent_before() -> None:
     """So a run that resumes sends what it would have sent."""
-    encoding, vector = Factored(2, 2, ((20, 30),)), drawn(600)
+    encoding, vector = PowerSGD(2, 2, shapes=((20, 30),)), drawn(600)
     before = encoding.encode(vector, HERE)
     encoding.encode(vector[::-1].copy(), Place(7, 4, 0))
     assert np.array_equal(before, encoding.encode(vector, HERE))
@@ -200,7 +202,7 @@ def test_the_same_update_gives_the_same_bytes_whatever_was_sent_before() -> None
     ],
 )
 def test_factors_of_a_size_that_no_encoder_writes_are_refused(at: int, bits: int, why: str) -> None:
-    encoding = Factored(3, 1, ((40, 50),))
+    encoding = PowerSGD(3, 1, shapes=((40, 50),))
     raw = encoding.encode(drawn(2000), HERE)
     raw[4 * at : 4 * at + 4] = np.frombuffer(struct.pack("<I", bits), np.uint8)
     with pytest.raises(Malformed, match=why):
@@ -208,7 +210,7 @@ def test_factors_of_a_size_that_no_encoder_writes_are_refused(at: int, bits: int
 
 
 def test_the_largest_factors_that_are_taken_make_finite_numbers() -> None:
-    encoding = Factored(256, 1, ((1024, 1024),))
+    encoding = PowerSGD(256, 1, shapes=((1024, 1024),))
     raw = np.empty(4 * 256 * 2048, np.uint8)
     factors = raw.view(np.float32)
     factors[: 256 * 1024], factors[256 * 1024 :] = 2.0, 2.0**117
@@ -221,5 +223,5 @@ def test_an_encoder_leaves_the_update_as_it_was() -> None:
     """What it lost is computed from that."""
     vector = drawn(600)
     kept = vector.copy()
-    Factored(2, 2, ((20, 30),)).encode(vector, HERE)
+    PowerSGD(2, 2, shapes=((20, 30),)).encode(vector, HERE)
     assert np.array_equal(vector, kept)
