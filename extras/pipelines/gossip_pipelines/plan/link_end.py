@@ -2,7 +2,8 @@
 and TCP with keys between two hosts.
 
 The command is one end. It starts the other end on this host, or on another host by a command such
-as ``ssh``. The ends exchange lines of JSON over the standard input and output of the other end.
+as ``ssh``. The other end reads an order, a line of JSON, from its standard input. It writes its
+addresses, and then replies to payloads until its standard input is closed.
 """
 
 from __future__ import annotations
@@ -11,19 +12,16 @@ import json
 import select
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, Any
 
 import numpy as np
 
-from gossip.core import LinkUp, Payload, Ping, Received, Update
+from gossip.core import LinkUp, Message, Payload, Ping, Received, Update
 from gossip.errors import LocalError
 from gossip.transport import KeyPair, ZeroMQTransport, is_loopback
 
 RUN = b"linksrun"
 SILENCE_S = 30.0
-UPDATE = Update(b"lineage1", 0, 0, 0, b"d" * 16, 32, None)
 
 
 @dataclass(slots=True)
@@ -52,65 +50,57 @@ class TwoKeys:
 
 
 class LinkEnd:
-    """The transport of one end. All payloads have the same number of float32 values."""
+    """The transport of one end. The round of an update is the number of float32 values in its
+    payload."""
 
-    def __init__(self, local: int, host: str, keys: TwoKeys) -> None:
-        self._local, self._numbers = local, 0
+    def __init__(self, host: str, keys: TwoKeys) -> None:
         near = is_loopback(host)
+        self._other = 1 - keys.local
         self._transport = ZeroMQTransport(
             RUN,
-            local,
+            keys.local,
             0,
-            lambda sender, message: 4 * self._numbers,
+            lambda sender, message: 4 * message.round_id if isinstance(message, Update) else -1,
             host,
             same_host=near,
             keys=None if near else keys,
         )
+        self.addresses = self._transport.control, self._transport.bulk
 
-    @property
-    def addresses(self) -> tuple[str, str]:
-        return self._transport.control, self._transport.bulk
-
-    def connect(self, addresses: Sequence[str], within_s: float = 30.0) -> bool:
-        """Poll until the link is up, for at most ``within_s``. An end accepts connections only
-        while it polls, so both ends must poll until both links are up."""
-        self._transport.connect(1 - self._local, *addresses)
-        until = time.monotonic() + within_s
+    def connect(self, control: str, bulk: str) -> None:
+        """Poll until the link is up. Raises: LocalError: It is not up after 30 s."""
+        self._transport.connect(self._other, control, bulk)
+        until = time.monotonic() + SILENCE_S
         while time.monotonic() < until:
             if any(isinstance(arrival, LinkUp) for arrival in self._transport.poll(0.01)):
-                return True
-        return False
+                return
+        raise LocalError("the two ends cannot connect to each other")
 
-    def poll_until(self, replies: IO[str]) -> None:
-        """Poll until the other end has sent a line, or has ended."""
-        while not select.select([replies], [], [], 0)[0]:
-            self._transport.poll(0.005)
-
-    def expect(self, numbers: int) -> None:
-        """Set the number of values of all later payloads."""
-        self._numbers = numbers
-
-    def send_payload(self) -> float:
-        """Send a payload. Return the seconds until the reply.
+    def send_payload(self, numbers: int) -> float:
+        """Send a payload of ``numbers`` values. Return the seconds until the reply.
 
         Raises: LocalError: No reply has arrived for 30 s, for example because the link is broken.
         """
-        vector = np.zeros(self._numbers, np.float32)
-        payload = Payload(vector, vector.nbytes, True)
+        vector = np.zeros(numbers, np.float32)
+        update = Update(b"lineage1", numbers, 0, 0, b"d" * 16, 32, None)
         began = time.perf_counter()
-        while not self._transport.send(1 - self._local, UPDATE, payload):
-            self._transport.poll(0.001)
+        self._send(update, Payload(vector, vector.nbytes, True))
         while time.perf_counter() - began < SILENCE_S:
             if self._received(1.0):
                 return time.perf_counter() - began
         raise LocalError(f"the other end has sent no reply for {SILENCE_S:.0f} s")
 
-    def reply(self) -> None:
-        """Wait for the next payload, and reply with a ping."""
-        while not self._received(0.05):
-            continue
+    def serve(self, control: str, bulk: str) -> None:
+        """Connect to the other end, and reply to each of its payloads with a ping, until the
+        standard input is closed."""
+        self._transport.connect(self._other, control, bulk)
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            if self._received(0.05):
+                self._send(Ping(0, 0, ()))
+
+    def _send(self, message: Message, payload: Payload | None = None) -> None:
         # Without this poll, this end would receive nothing while its queue is full.
-        while not self._transport.send(1 - self._local, Ping(0, 0, ())):
+        while not self._transport.send(self._other, message, payload):
             self._transport.poll(0.001)
 
     def _received(self, wait_s: float) -> bool:
@@ -120,31 +110,13 @@ class LinkEnd:
         self._transport.close()
 
 
-def _read_order() -> dict[str, Any]:
-    line = sys.stdin.readline()
-    if not line:
-        raise SystemExit(0)  # The command has ended.
-    order: dict[str, Any] = json.loads(line)
-    return order
-
-
-def _send_reply(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
-
-
 def run_other_end() -> None:
     """Run the process at the other end. It replies to payloads until the command ends."""
-    order = _read_order()
-    end = LinkEnd(1, order["host"], TwoKeys(KeyPair(*order["pair"]), order["other"], 1))
-    _send_reply(addresses=end.addresses)
-    _send_reply(linked=end.connect(_read_order()["addresses"]))
-    end.poll_until(sys.stdin)
-    while True:
-        order = _read_order()
-        end.expect(order["numbers"])
-        _send_reply(ready=True)
-        for _ in range(order["count"]):
-            end.reply()
+    order = json.loads(sys.stdin.readline() or "null")
+    if order is not None:
+        end = LinkEnd(order["host"], TwoKeys(KeyPair(*order["pair"]), order["other"], 1))
+        print(json.dumps(end.addresses), flush=True)
+        end.serve(*order["addresses"])
 
 
 if __name__ == "__main__":

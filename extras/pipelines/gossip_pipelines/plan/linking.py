@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import statistics
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
 
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, LocalError
+from gossip.interpreter import python_command
 from gossip.run import shown
-from gossip.transport import is_loopback
+from gossip.transport import is_loopback, new_pair
 from gossip_pipelines.planning import (
     CostLine,
     check_name,
@@ -19,7 +25,7 @@ from gossip_pipelines.planning import (
     write_text,
 )
 
-from .link_turns import LinkTurns
+from .link_end import LinkEnd, TwoKeys
 from .profiling import LINKS_R2, doubt
 
 SIZES_KIB = (4, 64, 256, 1024, 2048, 4096)
@@ -59,13 +65,49 @@ def measure_link(host: str, other_host: str, via: str, repeats: int) -> tuple[Co
     two sizes that the fit did not use. Each payload is sent after the reply to the previous one."""
     sizes = sorted((*SIZES_KIB, *CHECKED_KIB))
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
-    with LinkTurns(host, other_host, via) as turns:
+    with linked(host, other_host, via) as end:
         for turn in range(repeats + 1):
             for size in sizes:
-                taken = turns.one_by_one(size * 256, AT_A_TIME)  # A value has 4 bytes.
+                taken = [end.send_payload(size * 256) for _ in range(AT_A_TIME)]  # 4 bytes each
                 if turn:
                     seconds[size] += taken
     median = {size: statistics.median(taken) for size, taken in seconds.items()}
     line = fit_line([1024 * size for size in SIZES_KIB], [median[size] for size in SIZES_KIB])
     r2 = r_squared([line.at(1024 * size) for size in sizes], [median[size] for size in sizes])
     return line, r2
+
+
+@contextmanager
+def linked(host: str, other_host: str, via: str) -> Iterator[LinkEnd]:
+    """Start the process of the other end, yield this end when both are connected, and stop the
+    process afterwards.
+
+    Args:
+        via: Prefix that runs a command on the other host, such as ``ssh lab2``; "" if both ends are
+            on this host.
+    """
+    mine, theirs = new_pair(), new_pair()
+    command = [*shlex.split(via), *python_command("-m", "gossip_pipelines.plan.link_end")]
+    # If open sockets are left to the garbage collector, this process may never end.
+    with (
+        closing(LinkEnd(host, TwoKeys(mine, theirs.public, 0))) as end,
+        Popen(command, stdin=PIPE, stdout=PIPE, bufsize=0) as other,
+    ):
+        assert other.stdin is not None
+        assert other.stdout is not None
+        pair = [theirs.public, theirs.secret]
+        order = {"host": other_host, "pair": pair, "other": mine.public, "addresses": end.addresses}
+        try:
+            with suppress(BrokenPipeError):
+                other.stdin.write(json.dumps(order).encode() + b"\n")
+            addresses = other.stdout.readline()
+            if not addresses:
+                raise LocalError("the other end has ended")
+            end.connect(*json.loads(addresses))
+            yield end
+        finally:
+            other.terminate()
+            try:
+                other.wait(10)
+            except TimeoutExpired:
+                other.kill()
