@@ -3,14 +3,12 @@ vectors in shards."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from gossip.aggregators import BoundRule, Gram, GramRule
+from gossip.aggregators import BoundRule, ShardedRule
 
-from .crowds import LEARNING_RATE, SyntheticUpdates, apart, crowd, near
+from .crowds import SyntheticUpdates, apart, crowd, near
 
 SHARDS = (1, 3, 8)
 # Number of coordinates, which rules process in several blocks. It is a prime, so that the last
@@ -50,11 +48,10 @@ def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
     whole = exact.judge(bound)
     for count in SHARDS:
         cuts = [piece for piece in torch.arange(updates.shape[1]).tensor_split(count) if len(piece)]
-        if isinstance(bound.rule, GramRule):
-            aggregate, weights = _decided(bound, bound.rule, exact, cuts)
+        if bound.cross_shard:
+            aggregate, weights = _decided(ShardedRule(bound), exact, cuts)
             moved = float((weights - whole.weights).abs().max())
-            # If the rule has a last step on the columns, the weights depend on the shard.
-            if not moved <= SAME and bound.rule.last_step is None:
+            if not moved <= SAME:
                 raise AssertionError(
                     f"{bound.name} on {count} shards gives other weights than on the whole "
                     f"vector: {moved:.3g} apart"
@@ -77,41 +74,15 @@ def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
 
 
 def _decided(
-    bound: BoundRule, rule: GramRule, case: SyntheticUpdates, cuts: list[Tensor]
+    rule: ShardedRule, case: SyntheticUpdates, cuts: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the aggregate and the weights, computed as the servers of shards do it: statistics of
-    each shard, one decision, and a combination in each shard."""
-    vectors: dict[str, Tensor] = {
-        "gradient": case.gradient.to(torch.float64),
-        "center": case.gradient.to(torch.float64),
-    }
-    named = {
-        point: vectors[point] for point in vectors if point in rule.points and _wanted(rule, point)
-    }
-    plain: dict[str, Any] = {"f": case.f, "learning_rate": LEARNING_RATE, "round_id": case.round_id}
-    options = {key: value for key, value in plain.items() if key in rule.needs} | dict(
-        bound.options
-    )
-    gram: Gram | None = None
-    for piece in cuts:
-        points: dict[str, Any] = {point: vector[piece] for point, vector in named.items()}
-        part = rule.statistics(case.updates[:, piece], **points)
-        gram = part if gram is None else gram + part
-    assert gram is not None
-    decision = rule.decide(gram, **options)
-    pieces = [
-        rule.combine(
-            case.updates[:, piece],
-            decision,
-            **{**options, **{point: vector[piece] for point, vector in named.items()}},
-        )
-        for piece in cuts
-    ]
+    """Return the aggregate and the weights, computed as the servers of shards do it: measurements
+    of each shard, one decision, and a combination in each shard."""
+    needs, rows = "gradient" in rule.points, range(len(case.updates))
+    shards = [(case.updates[:, cut], case.gradient[cut] if needs else None) for cut in cuts]
+    parts = [(rows, rule.measure(updates, gradient=gradient)) for updates, gradient in shards]
+    decision = rule.decide(parts, f=case.f, round_id=case.round_id)
     assert decision.shares is not None
-    return torch.cat(pieces), torch.from_numpy(decision.shares)
-
-
-def _wanted(rule: GramRule, point: str) -> bool:
-    """Whether the rule receives the point that is named. ``SyntheticUpdates.judge`` omits an
-    optional center, so it is omitted here, too."""
-    return point != "center" or point not in rule.optional
+    weights = decision.weights.tolist()
+    aggregate = [rule.combine(updates, weights, gradient=gradient) for updates, gradient in shards]
+    return torch.cat(aggregate), torch.from_numpy(decision.shares)

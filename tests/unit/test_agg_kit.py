@@ -219,9 +219,9 @@ class Apart(Rule):
 class Forgetful(GramRule):
     """Its shards do not say how large they are."""
 
-    def statistics(self, *arguments: Any, **named: Any) -> Gram:
-        gram = super().statistics(*arguments, **named)
-        return replace(gram, products=gram.products / gram.products.trace())
+    def gram_of(self, *arguments: Any, **named: Any) -> Gram:
+        gram = super().gram_of(*arguments, **named)
+        return replace(gram, products=gram.products / (gram.products.trace() or 1.0))
 
 
 def nearest(gram: Gram, *, f: int) -> np.ndarray:
