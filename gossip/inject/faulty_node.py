@@ -30,13 +30,12 @@ from gossip.core import (
     Update,
     events,
 )
-from gossip.faults import DrillFile, NodeAttack, Slow
+from gossip.faults import DrillFile, NodeAttack
 from gossip.run import Journal
 from gossip.transport import Arrival, Transport
 from gossip.vectors import WireFormat, bytes_for, is_finite, sketch, to_bytes
 
 from .byzantine import ByzantinePeer
-from .lasting import LastingFaults
 from .links import LinkFaults
 from .process import FaultInjector
 from .sieve import FaultyTransport
@@ -76,12 +75,6 @@ class FaultyNode:
         )
         self.injector = FaultInjector(plan, peer, site.incarnation, site.run_dir, site.journal)
         self.links = LinkFaults(plan, peer, config.peers_max, self.injector.claims, site.journal)
-        slow = [(at, each) for at, each in enumerate(plan) if isinstance(each, Slow)]
-        self._slow: LastingFaults[Slow] = LastingFaults(
-            [(at, each) for at, each in slow if each.peer == peer and each.at_s is not None],
-            self.injector.claims,
-            site.journal,
-        )
         self.update_attack = UpdateAttack(plan, peer, config.seed, config.peers, rule)
         self.update_attack.fragments = config.fragments
         self.core: NodeCore | None = None
@@ -132,14 +125,11 @@ class FaultyNode:
         self.site.journal.event("fault", kind=lie, round=self.round_id, fault=self._planned[lie])
 
     def reached(self, round_id: int) -> None:
-        self.injector.reached(round_id, timed=self.links.planned or bool(self._slow.planned))
+        self.injector.reached(round_id, timed=self.links.planned)
 
     def tick(self, now: float) -> None:
         """Carry out all faults that are due. The caller calls this at each poll."""
         self.injector.tick(now)
-        if self._slow.planned and self.injector.began is not None:
-            # The trainer delays its own steps. The node only records when slow steps begin and end.
-            self._slow.on(now - self.injector.began, self.injector.round_id)
         self.links.tick(now, self.injector.began, self.injector.round_id, self.drills.on(now))
         self.update_attack.drill(self.drills.lie(self.site.peer, now))
 

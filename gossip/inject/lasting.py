@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import TypeAlias
 
 from gossip.faults import LinkFault, Slow
 from gossip.run import Journal
 
 from .claims import ClaimFiles
 
-_Lasting = TypeVar("_Lasting", LinkFault, Slow)
+Lasting: TypeAlias = LinkFault | Slow
 
 
-class LastingFaults(Generic[_Lasting]):
+class LastingFaults:
     """Faults that begin at a time of the run. One peer records each beginning and end for all
     peers. If the claim files cannot be written, every peer records them.
 
@@ -23,16 +23,16 @@ class LastingFaults(Generic[_Lasting]):
     """
 
     def __init__(
-        self, planned: Sequence[tuple[int, _Lasting]], claims: ClaimFiles, journal: Journal
+        self, planned: Sequence[tuple[int, Lasting]], claims: ClaimFiles, journal: Journal
     ) -> None:
-        self.planned: Sequence[tuple[int, _Lasting]] = planned
+        self.planned = planned
         self._claims, self._journal = claims, journal
         self._recorded: dict[int, bool] = {}  # index -> whether the end is recorded, too
 
-    def on(self, run_s: float, round_id: int) -> list[tuple[_Lasting, float]]:
+    def on(self, run_s: float, round_id: int) -> list[tuple[Lasting, float]]:
         """Return the active faults, each with the seconds since it began. Record faults that have
         begun or ended since the last call."""
-        on: list[tuple[_Lasting, float]] = []
+        on: list[tuple[Lasting, float]] = []
         for index, fault in self.planned:
             assert fault.at_s is not None, "it begins at a time"
             passed_s = run_s - fault.at_s
@@ -44,7 +44,7 @@ class LastingFaults(Generic[_Lasting]):
                 on.append((fault, passed_s))
         return on
 
-    def _record_transition(self, index: int, fault: _Lasting, over: bool, round_id: int) -> None:
+    def _record_transition(self, index: int, fault: Lasting, over: bool, round_id: int) -> None:
         if self._recorded.get(index) in (over, True):
             return
         self._recorded[index] = over

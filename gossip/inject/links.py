@@ -15,6 +15,7 @@ from gossip.faults import (
     Loss,
     Partition,
     Ring,
+    Slow,
     Trickle,
     near,
     severed,
@@ -30,17 +31,20 @@ LOOK_EVERY_S = 0.01
 
 class LinkFaults:
     """Injector of faults into this peer's links. On a broken link, the peer drops the messages that
-    it sends and the messages that still arrive."""
+    it sends and the messages that still arrive. It also records when slow steps of its trainer
+    begin and end. The trainer itself delays its steps."""
 
     def __init__(
         self, plan: FaultPlan, peer: PeerId, peers: int, claims: ClaimFiles, journal: Journal
     ) -> None:
         self._peer, self._peers, self._claims = peer, range(peers), claims
-        self._lasting: LastingFaults[LinkFault] = LastingFaults(
-            [(index, fault) for index, fault in enumerate(plan) if isinstance(fault, LinkFault)],
-            claims,
-            journal,
-        )
+        planned = [
+            (index, fault)
+            for index, fault in enumerate(plan)
+            if isinstance(fault, LinkFault)
+            or (isinstance(fault, Slow) and fault.peer == peer and fault.at_s is not None)
+        ]
+        self._lasting = LastingFaults(planned, claims, journal)
         self._now: dict[PeerId, LinkCondition] = {}
         self._look_at = 0.0
         self.on_change: Callable[[Mapping[PeerId, LinkCondition]], None] = lambda faults: None
@@ -58,7 +62,11 @@ class LinkFaults:
             began = self._claims.began()
         if began is not None:
             planned = self._lasting.on(now - began, round_id)
-            on += [fault for fault, passed_s in planned if _is_broken(fault, passed_s)]
+            on += [
+                fault
+                for fault, passed_s in planned
+                if isinstance(fault, LinkFault) and _is_broken(fault, passed_s)
+            ]
         faults = links_at(self._peer, self._peers, on)
         if faults != self._now:
             self._now = faults
@@ -66,7 +74,7 @@ class LinkFaults:
 
     @property
     def planned(self) -> bool:
-        """Whether the plan has a link fault."""
+        """Whether the plan has a lasting fault of this peer."""
         return bool(self._lasting.planned)
 
 
