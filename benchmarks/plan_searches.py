@@ -56,7 +56,7 @@ def sample_placement(
     draw, stages = Random(seed), len(given)
     layers = len(stage_costs.costs.layers)
     groups, bounds = given, tuple(layers * stage // stages for stage in range(stages + 1))
-    best = now = Placement(groups, cut_at(stage_costs.tables(groups), bounds))
+    best = now = Placement(stage_costs, groups, cut_at(stage_costs.tables(groups), bounds))
     for _ in range(evaluations - 1):
         places, ends = list(now.groups), list(now.cut.bounds)
         if draw.random() < 0.5:
@@ -66,7 +66,9 @@ def sample_placement(
             ends[draw.randrange(1, stages)] += draw.choice((-1, 1))
         if any(end <= begin for begin, end in pairwise(ends)):
             continue  # a stage has no layers; the attempt counts as evaluated
-        proposed = Placement(tuple(places), cut_at(stage_costs.tables(places), tuple(ends)))
+        proposed = Placement(
+            stage_costs, tuple(places), cut_at(stage_costs.tables(places), tuple(ends))
+        )
         longer = proposed.step_s - now.step_s
         if longer <= 0 or draw.random() < math.exp(-longer / (TEMPERATURE * now.step_s)):
             now = proposed

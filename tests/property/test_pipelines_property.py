@@ -94,7 +94,7 @@ def test_no_step_is_shorter_than_that_of_its_busiest_peer(seed: int, step: Train
     stage_costs = StageCosts(uneven(seed, 8, 4), step)
     found = best_placement(stage_costs, iter([((0,), (1, 3), (2,))]))
     assert found is not None
-    passes = play(stage_costs, found)
+    passes = play(found)
     ended = max(each.end_s for each in passes)
     for peer in range(4):
         work_s = sum(each.end_s - each.begin_s for each in passes if each.peer == peer)

@@ -80,7 +80,7 @@ def test_activations_as_bf16_take_half_the_bytes_and_stand_in_the_plan(files: Pa
     # A micro-batch's way there and back is 4 KiB shorter, over 8e-8 s a byte.
     saved = before.predicted_step_s - after.predicted_step_s
     assert saved == pytest.approx(4096 * 8e-8, rel=0.05)
-    assert check_plan(after, costs)[0].work.activations == "bf16"
+    assert check_plan(after, costs).stage_costs.work.activations == "bf16"
     text = (files / "half.toml").read_text()
     (files / "half.toml").write_text(text.replace('"bf16"  #', '"int8"  #'))
     with pytest.raises(ConfigError, match=r"activations cannot be .int8") as refused:
@@ -240,7 +240,7 @@ def test_a_plan_is_read_back(tmp_path: Path) -> None:
     found = read_plan(tmp_path / "plan.toml")
     (tmp_path / "again.toml").write_text(write_plan(found))
     assert read_plan(tmp_path / "again.toml") == found
-    _, placement = check_plan(found, costs_of([LAB1, LAB2]))
+    placement = check_plan(found, costs_of([LAB1, LAB2]))
     assert placement.groups == ((0,), (1,))
     assert placement.cut.bounds == (0, 2, 4)
     assert math.isfinite(placement.step_s)

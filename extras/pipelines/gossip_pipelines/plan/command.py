@@ -129,14 +129,14 @@ def make(
     answer = make_plan(costs, request)
     best = answer.pipelines[0] if answer.pipelines else None
     if best is not None:
-        plan = plan_of(costs, best.stage_costs.work, best.placement, best.played_s)
+        plan = plan_of(best.placement, best.played_s)
         write_text(out, write_plan(plan))
     if as_json:
         print(json.dumps(picture.answer_json(costs, answer, out)))
         return
     picture.print_answer(costs, request, answer, out)
     if show and best is not None:
-        picture.print_plan(best.stage_costs, best.placement)
+        picture.print_plan(best.placement)
     print(HOW_TO_RUN)
 
 
@@ -156,16 +156,16 @@ def show(
     from . import picture
 
     found = read_plan(plan)
-    stage_costs, placement = check_plan(found, _costs(profiles, mbit, delay_ms))
+    placement = check_plan(found, _costs(profiles, mbit, delay_ms))
     if as_json:
-        print(json.dumps(picture.plan_json(stage_costs, placement)))
+        print(json.dumps(picture.plan_json(placement)))
         return
-    now = played_step_s(stage_costs, placement)
+    now = played_step_s(placement)
     print(
         f"{shown(plan)}: {picture.seconds_word(now)} per step according to these profiles "
         f"({picture.seconds_word(found.predicted_step_s)} when the plan was made)"
     )
-    picture.print_plan(stage_costs, placement)
+    picture.print_plan(placement)
     print(HOW_TO_RUN)
 
 

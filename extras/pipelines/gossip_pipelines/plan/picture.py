@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         Placement,
         PlanAnswer,
         PlanRequest,
-        StageCosts,
         StagePart,
         StagePass,
     )
@@ -57,7 +56,7 @@ def print_answer(costs: Costs, request: PlanRequest, answer: PlanAnswer, out: Pa
 
 def _rows(costs: Costs, answer: PlanAnswer) -> Iterable[tuple[float, str, str]]:
     for option in answer.pipelines:
-        work, groups = option.stage_costs.work, option.placement.groups
+        work, groups = option.placement.stage_costs.work, option.placement.groups
         name = (
             f"pipeline, {len(groups)} stages, {work.micro_batches} x {work.samples}"
             f"{', bf16' if work.activations == 'bf16' else ''}"
@@ -95,9 +94,9 @@ def _conclusions(costs: Costs, answer: PlanAnswer, out: Path) -> Iterable[str]:
         )
 
 
-def print_plan(stage_costs: StageCosts, placement: Placement) -> None:
+def print_plan(placement: Placement) -> None:
     """Print the stages with their peers, the bottleneck, and the time line of a step."""
-    parts, costs = parts_of(stage_costs, placement), stage_costs.costs
+    parts, costs = parts_of(placement), placement.stage_costs.costs
     slowest, on_link = bottleneck(parts)
     columns = ("stage", "layers", "peers", "compute", "link", "exchange", "memory", "")
     table = _table(columns, left=(1, 2, 7))
@@ -113,7 +112,7 @@ def print_plan(stage_costs: StageCosts, placement: Placement) -> None:
             ("<- slowest: its link" if on_link else "<- slowest") if stage == slowest else "",
         )
     _print(table)
-    tasks = play(stage_costs, placement)
+    tasks = play(placement)
     played = max(task.end_s for task in tasks)
     print(
         f"\none step, {seconds_word(played)}: digits are forward passes of micro-batches, letters "
@@ -163,8 +162,7 @@ def answer_json(costs: Costs, answer: PlanAnswer, out: Path) -> dict[str, Any]:
     return {
         "plan": str(out) if answer.pipelines else None,
         "pipelines": [
-            {**plan_json(option.stage_costs, option.placement), "exact": option.exact}
-            for option in answer.pipelines
+            {**plan_json(option.placement), "exact": option.exact} for option in answer.pipelines
         ],
         "others": [
             {
@@ -177,14 +175,14 @@ def answer_json(costs: Costs, answer: PlanAnswer, out: Path) -> dict[str, Any]:
     }
 
 
-def plan_json(stage_costs: StageCosts, placement: Placement) -> dict[str, Any]:
+def plan_json(placement: Placement) -> dict[str, Any]:
     """Return a plan as a JSON object. ``step_s`` is the simulated time of a step. ``formula_s`` is
     the value that the search minimizes."""
-    parts = parts_of(stage_costs, placement)
+    parts = parts_of(placement)
     slowest, on_link = bottleneck(parts)
     return {
-        **asdict(stage_costs.work),
-        "step_s": played_step_s(stage_costs, placement),
+        **asdict(placement.stage_costs.work),
+        "step_s": played_step_s(placement),
         "formula_s": placement.step_s,
         "slowest": {"stage": slowest, "link": on_link},
         "stages": [asdict(part) for part in parts],

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .costs import StageCosts
 from .placement import Placement
 
 
@@ -37,12 +36,11 @@ class StagePart:
     memory_bytes: float
 
 
-def parts_of(stage_costs: StageCosts, placement: Placement) -> list[StagePart]:
+def parts_of(placement: Placement) -> list[StagePart]:
     """Return the costs of each stage, in the order of the stages."""
     found = []
-    groups = placement.groups
-    bounds = placement.cut.bounds
-    names = stage_costs.costs.peers
+    stage_costs, groups = placement.stage_costs, placement.groups
+    bounds, names = placement.cut.bounds, stage_costs.costs.peers
     for stage, group in enumerate(groups):
         run = bounds[stage + 1], bounds[stage]
         of_group = stage_costs.runs(group)

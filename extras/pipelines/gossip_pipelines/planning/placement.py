@@ -18,8 +18,9 @@ Groups = tuple[Group, ...]
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Groups of peers and cuts of the layers. ``groups[s]`` has the layers from ``cut.bounds[s]``
-    to ``cut.bounds[s + 1] - 1``."""
+    to ``cut.bounds[s + 1] - 1``. ``stage_costs``: costs for which it was chosen."""
 
+    stage_costs: StageCosts
     groups: Groups
     cut: Cut
 
@@ -45,7 +46,7 @@ def best_placement(
     best: Placement | None = None
     for groups in assignments:
         if (cut := best_cut(stage_costs.tables(groups), below)) is not None:
-            best, below = Placement(groups, cut), cut.step_s
+            best, below = Placement(stage_costs, groups, cut), cut.step_s
     return best
 
 

@@ -77,7 +77,8 @@ class PipelinePlan:
     activations: Activations = "exact"
 
 
-def plan_of(costs: Costs, work: TrainingStep, placement: Placement, step_s: float) -> PipelinePlan:
+def plan_of(placement: Placement, step_s: float) -> PipelinePlan:
+    costs, work = placement.stage_costs.costs, placement.stage_costs.work
     bounds = placement.cut.bounds
     seconds = costs.seconds(work.samples).sum(axis=0)
     stages = tuple(
@@ -142,8 +143,8 @@ def check_stages(plan: PipelinePlan) -> list[int]:
     return bounds
 
 
-def check_plan(plan: PipelinePlan, costs: Costs) -> tuple[StageCosts, Placement]:
-    """Check a plan for these peers. Return its costs and its placement.
+def check_plan(plan: PipelinePlan, costs: Costs) -> Placement:
+    """Check a plan for these peers. Return its placement.
 
     Raises: ConfigError: The plan is for another model or for other peers, lacks a layer, has too
         few peers in a stage, or needs more memory than a peer has.
@@ -169,7 +170,7 @@ def check_plan(plan: PipelinePlan, costs: Costs) -> tuple[StageCosts, Placement]
     stage_costs = StageCosts(costs, work)
     _check_memory(stage_costs, groups, bounds)
     cut = cut_at(stage_costs.tables(groups), tuple(bounds))
-    return stage_costs, Placement(groups, cut)
+    return Placement(stage_costs, groups, cut)
 
 
 def _groups(plan: PipelinePlan, costs: Costs) -> Groups:

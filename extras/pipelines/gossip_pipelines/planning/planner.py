@@ -74,7 +74,6 @@ class PipelineOption:
         exact: Whether all assignments were tried. Otherwise there may be a faster pipeline.
     """
 
-    stage_costs: StageCosts
     placement: Placement
     played_s: float
     exact: bool
@@ -152,26 +151,20 @@ def _check(costs: Costs, request: PlanRequest) -> None:
 
 def _best_of(costs: Costs, request: PlanRequest, stages: int) -> PipelineOption | None:
     exact = len(costs.peers) <= EVERY_ASSIGNMENT_PEERS
-    best: tuple[StageCosts, Placement] | None = None
     search = _tried if exact else _searched
-    for stage_costs, placement in search(costs, request, stages):
-        if best is None or placement.step_s < best[1].step_s:
-            best = stage_costs, placement
-    if best is None:
-        return None
-    return PipelineOption(*best, played_step_s(*best), exact)
+    found = search(costs, request, stages)
+    best = min(found, key=lambda placement: placement.step_s, default=None)
+    return None if best is None else PipelineOption(best, played_step_s(best), exact)
 
 
-def played_step_s(stage_costs: StageCosts, placement: Placement) -> float:
+def played_step_s(placement: Placement) -> float:
     """Return the simulated time of a step in seconds, including the exchange of the slowest
     group."""
-    ended = max(task.end_s for task in play(stage_costs, placement))
+    ended = max(task.end_s for task in play(placement))
     return ended + placement.cut.exchange_s
 
 
-def _tried(
-    costs: Costs, request: PlanRequest, stages: int
-) -> Iterator[tuple[StageCosts, Placement]]:
+def _tried(costs: Costs, request: PlanRequest, stages: int) -> Iterator[Placement]:
     """Try all assignments with each size of micro-batches. Yield each result that is better than
     the previous ones."""
     below = math.inf
@@ -180,12 +173,10 @@ def _tried(
         assignments = every_assignment(len(costs.peers), stages, request.members_least)
         if (found := best_placement(stage_costs, assignments, below)) is not None:
             below = found.step_s
-            yield stage_costs, found
+            yield found
 
 
-def _searched(
-    costs: Costs, request: PlanRequest, stages: int
-) -> Iterator[tuple[StageCosts, Placement]]:
+def _searched(costs: Costs, request: PlanRequest, stages: int) -> Iterator[Placement]:
     """Search from two assignments: the result of the differentiable search, and an assignment that
     deals out the peers to the stages in the order of their speed. Local searches improve both.
     Searches with other sizes of micro-batches start from the best result."""
@@ -203,13 +194,13 @@ def _searched(
     found = [improved(stage_costs, start, SEED) for start in starts]
     best = min((each for each in found if each), key=lambda each: each.step_s, default=None)
     if best is not None:
-        yield stage_costs, best
+        yield best
         groups = best.groups
     for samples in request.sample_counts:
         if samples != nearest:
             stage_costs = StageCosts(costs, request.work(samples))
             if (other := improved(stage_costs, groups, SEED)) is not None:
-                yield stage_costs, other
+                yield other
 
 
 def _dealt_by_speed(stage_costs: StageCosts, stages: int) -> Groups:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .costs import StageCosts
 from .placement import Placement
 
 
@@ -58,11 +57,10 @@ def dealt(shares: np.ndarray, count: int) -> list[int]:
     return members
 
 
-def play(stage_costs: StageCosts, placement: Placement) -> list[StagePass]:
+def play(placement: Placement) -> list[StagePass]:
     """Return all passes of one step in the order of their beginning. Exchanges are left out."""
-    costs = stage_costs.costs
-    work = stage_costs.work
-    groups = placement.groups
+    stage_costs, groups = placement.stage_costs, placement.groups
+    costs, work = stage_costs.costs, stage_costs.work
     bounds, seconds = placement.cut.bounds, costs.seconds(work.samples)
     sent_bytes = costs.sent_bytes(work)
     rooms = [stage_costs.in_flight(groups, stage) for stage in range(len(groups))]
