@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,15 +211,13 @@ class Tables:
 
 
 class StageCosts:
-    """Computes the tables of groups, and caches their parts."""
+    """Computes the tables of groups. Their parts are cached."""
 
     def __init__(self, costs: Costs, work: TrainingStep) -> None:
         self.costs, self.work = costs, work
         self.seconds = costs.seconds(work.samples).sum(axis=0)  # (P, L)
         self._speed = 1.0 / np.maximum(self.seconds.sum(axis=1), 1e-12)
-        self._known: dict[Group, Tables] = {}
-        self._fits: dict[tuple[Group, int], NDArray[np.bool_]] = {}
-        self._ways: dict[tuple[Group, Group], tuple[Numbers, Numbers]] = {}
+        self.runs, self.fits, self.way = cache(self._runs), cache(self._fits), cache(self._way)
         self._of_layers = _sums(self.seconds)  # (P, L + 1, L + 1)
         self._parameters = _sums(costs.parameter_bytes)
         self._kept = _sums(costs.kept_bytes * work.samples)
@@ -247,18 +246,16 @@ class StageCosts:
             exchange.append(runs.exchange)
         return Tables(np.stack(fill), np.stack(hold), np.stack(exchange))
 
-    def runs(self, group: Group) -> Tables:
+    def _runs(self, group: Group) -> Tables:
         """Return the costs of one group without its links and its memory limit. The fields have one
         stage: ``(L + 1, L + 1)``."""
-        if (runs := self._known.get(group)) is None:
-            parts, times = self.shares(group), self._of_layers[list(group)]
-            waiting = np.maximum(0.0, self.work.micro_batches * parts - 1.0)
-            runs = self._known[group] = Tables(
-                np.tensordot(parts, times, 1),
-                (waiting[:, None, None] * times).max(axis=0),
-                self._exchange(group),
-            )
-        return runs
+        parts, times = self.shares(group), self._of_layers[list(group)]
+        waiting = np.maximum(0.0, self.work.micro_batches * parts - 1.0)
+        return Tables(
+            np.tensordot(parts, times, 1),
+            (waiting[:, None, None] * times).max(axis=0),
+            self._exchange(group),
+        )
 
     def _exchange(self, group: Group) -> Numbers:
         if len(group) == 1:
@@ -285,34 +282,26 @@ class StageCosts:
         copies = self.work.state_copies + updates
         return np.asarray(copies * self._parameters + in_flight * self._kept)
 
-    def fits(self, group: Group, in_flight: int) -> NDArray[np.bool_]:
+    def _fits(self, group: Group, in_flight: int) -> NDArray[np.bool_]:
         """Return a mask of the ranges of layers that are not empty and that fit into the memory of
         each member."""
-        key = (group, in_flight)
-        if (found := self._fits.get(key)) is None:
-            limit = self.costs.memory_bytes[list(group)].min()
-            places = np.tri(len(self._parameters), k=-1, dtype=bool)
-            found = places & (self.memory_bytes(group, in_flight) <= limit)
-            self._fits[key] = found
-        return found
+        limit = self.costs.memory_bytes[list(group)].min()
+        places = np.tri(len(self._parameters), k=-1, dtype=bool)
+        return np.asarray(places & (self.memory_bytes(group, in_flight) <= limit))
 
-    def way(self, group: Group, following: Group) -> tuple[Numbers, Numbers]:
+    def _way(self, group: Group, following: Group) -> tuple[Numbers, Numbers]:
         """Return two times for each possible end of the stage, ``(L + 1,)`` each. The first is the
         time of one micro-batch to the next stage and back. The second is the additional time of the
         other micro-batches on the busiest link."""
-        if (found := self._ways.get((group, following))) is None:
-            parts = np.outer(self.shares(group), self.shares(following))
-            sent = np.concatenate([[0.0], self.costs.sent_bytes(self.work)])
-            link_s = self.costs.link_s
-            ways = [
-                link_s(group, following, nbytes) + link_s(following, group, nbytes).T
-                for nbytes in sent
-            ]
-            taken = np.stack(ways)  # (L + 1, members, members)
-            waiting = np.maximum(0.0, self.work.micro_batches * parts - 1.0)
-            found = (taken * parts).sum(axis=(1, 2)), (taken * waiting).max(axis=(1, 2))
-            self._ways[group, following] = found
-        return found
+        parts = np.outer(self.shares(group), self.shares(following))
+        sent = np.concatenate([[0.0], self.costs.sent_bytes(self.work)])
+        link_s = self.costs.link_s
+        ways = [
+            link_s(group, following, nbytes) + link_s(following, group, nbytes).T for nbytes in sent
+        ]
+        taken = np.stack(ways)  # (L + 1, members, members)
+        waiting = np.maximum(0.0, self.work.micro_batches * parts - 1.0)
+        return (taken * parts).sum(axis=(1, 2)), (taken * waiting).max(axis=(1, 2))
 
 
 def _sums(of_layers: Numbers) -> Numbers:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from math import log
 from typing import TypeAlias
 
@@ -38,7 +39,7 @@ class Router:
 
     def __init__(self, seed: int, micro_batches: int) -> None:
         self.seed, self.micro_batches = seed, micro_batches
-        self._kept: dict[tuple[int, int, tuple[tuple[PeerId, float], ...]], list[PeerId]] = {}
+        self._cached_homes = lru_cache(KEPT_MAX)(self._homes)
 
     def ranking(
         self, round_id: int, micro_batch: int, stage: int, weights: Weights
@@ -49,19 +50,17 @@ class Router:
         Args:
             weights: Weight of each member in the division of the micro-batches.
         """
-        key = round_id, stage, tuple(sorted(weights.items()))
-        homes = self._kept.get(key)
-        if homes is None:
-            if len(self._kept) >= KEPT_MAX:
-                self._kept.clear()
-            homes = self._kept[key] = self._homes(round_id, stage, dict(key[2]))
-        home = homes[micro_batch]
+        home = self._cached_homes(round_id, stage, tuple(sorted(weights.items())))[micro_batch]
         others = {peer: weight for peer, weight in weights.items() if peer != home}
         return [home, *self._drawn(f"{round_id}/{micro_batch}/{stage}", others)]
 
-    def _homes(self, round_id: int, stage: int, weights: Weights) -> list[PeerId]:
+    def _homes(
+        self, round_id: int, stage: int, items: tuple[tuple[PeerId, float], ...]
+    ) -> list[PeerId]:
         """Return the first choice for each micro-batch: the member that is furthest below its
-        share. The order of members with equal deficits changes in each round."""
+        share. The order of members with equal deficits changes in each round. ``items``: weights of
+        the members."""
+        weights = dict(items)
         order = self._drawn(f"{round_id}/{stage}", weights)
         whole = sum(weights.values())
         taken = dict.fromkeys(weights, 0)
