@@ -9,7 +9,7 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from .executor import Loss, StageExecutor
-    from .making import make_stage
     from .neighbours import TrainedLayer, between, counterparts
+    from .place import make_stage
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -1,18 +1,19 @@
-"""Construction of the stage of one peer in a model that is divided among peers."""
+"""Construction of the stage of this peer in a model that is divided among peers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
 from gossip.run import Cut
-from gossip.training import Steps
+from gossip.training import PeerRun
 from gossip_pipelines.planning import (
     LayerMaker,
     check_same,
+    layers_of,
     make_layer,
     outline_of,
     walk_without_data,
@@ -21,6 +22,7 @@ from gossip_pipelines.planning import (
 from .executor import Loss, StageExecutor
 from .passes import Around, StageWork, boundaries
 from .rebuilding import MakeOptimizer, StageModel
+from .stage_step import StageStep
 
 
 def place_stage(
@@ -62,20 +64,32 @@ def place_stage(
     return StageModel(cut, stage, model, outlines, signatures, make_optimizer), around
 
 
-def work_of(stage: StageModel, around: Around, loss: Loss, seed: int, steps: Steps) -> StageWork:
-    """Return the object that computes the passes of a stage. ``seed``: seed of the run.
+def make_stage(
+    run: PeerRun,
+    given: tuple[Sequence[nn.Module | LayerMaker], Tensor],
+    loss: Loss,
+    make_optimizer: MakeOptimizer,
+    make_step: Callable[[Callable[[], None]], None],
+) -> StageStep:
+    """Build the stage of this peer for ``Session.pipeline``.
 
+    Args:
+        given: All layers of the model, and some samples.
+        make_step: Runs a step of the script. Its argument is the function that computes the round.
     Raises: UnsupportedModel: A layer keeps statistics of batches. ConfigError: No layer of the
-        stage has a parameter.
+        stage has a parameter, or as ``place_stage``.
     """
-    first = stage.cut[stage.stage][0]
+    layers, samples = layers_of(given, "peer.pipeline")
+    stage, around = place_stage(run.config, run.peer, layers, samples, make_optimizer)
+    parameters = list(stage.model.parameters())
+    first, _ = stage.cut[stage.stage]
     executor = StageExecutor(
-        list(stage.model.values()), first, seed, loss if stage.is_last else None
+        list(stage.model.values()), first, run.config.seed, loss if stage.is_last else None
     )
-    parameter = next(stage.model.parameters(), None)
-    if parameter is None:
+    if not parameters:
         raise ConfigError(
             f"stage {stage.stage} has no parameter: its layers are {', '.join(stage.model)}",
             "edit the plan, so that the stage has a layer with parameters",
         )
-    return StageWork(executor, parameter.device, *around, steps)
+    work = StageWork(executor, parameters[0].device, *around, run.hooks)
+    return StageStep(run, stage, work, make_optimizer(stage.model.parameters()), make_step)
