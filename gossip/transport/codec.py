@@ -233,20 +233,24 @@ class _Shapes:
         return self._readers[cls]
 
     def _reader(self, hint: Any, cls: type, name: str) -> Reader:
-        limits, where = self.limits, f"{cls.__name__}.{name}"
+        where = f"{cls.__name__}.{name}"
         if hint is int:
-            return _read_int(where, limits.int_min, limits.int_max)
+            return _read_int(where, self.limits)
         if hint is float:
             return _read_float(where)
         if hint is bool:
-            return _read_exact(where, bool)
+            return _read_if(lambda value: type(value) is bool, f"{where} is not a bool")
         if hint is bytes or hint is str:
             return _read_sized(where, hint, self._size(hint, cls, name))
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             return self.reader_of(hint)
         origin, args = get_origin(hint), get_args(hint)
         if origin is Literal:
-            return _read_literal(where, args)
+            # The types must be equal, too, because 1 == True.
+            kinds = {type(choice) for choice in args}
+            return _read_if(
+                lambda value: type(value) in kinds and value in args, f"{where} is none of {args}"
+            )
         if origin in (Union, UnionType) and len(args) == 2 and NoneType in args:
             inner = self._reader(next(a for a in args if a is not NoneType), cls, name)
             return lambda value: None if value is None else inner(value)
@@ -359,13 +363,28 @@ def _read_flat(cls: type) -> Reader:
     return read
 
 
-def _read_int(where: str, least: int, most: int) -> Reader:
-    def read(value: Any) -> int:
-        if type(value) is int and least <= value <= most:
+def _read_if(is_valid: Callable[[Any], bool], error: str) -> Reader:
+    def read(value: Any) -> Any:
+        if is_valid(value):
             return value
-        raise Malformed(f"{where} is not an integer within {least}..{most}")
+        raise Malformed(error)
 
     return read
+
+
+def _read_int(where: str, limits: Limits) -> Reader:
+    least, most = limits.int_min, limits.int_max
+    return _read_if(
+        lambda value: type(value) is int and least <= value <= most,
+        f"{where} is not an integer within {least}..{most}",
+    )
+
+
+def _read_sized(where: str, cls: type[bytes] | type[str], most: int) -> Reader:
+    return _read_if(
+        lambda value: type(value) is cls and len(value) <= most,
+        f"{where} is not a {cls.__name__} of at most {most}",
+    )
 
 
 def _read_float(where: str) -> Reader:
@@ -375,35 +394,6 @@ def _read_float(where: str) -> Reader:
         if (type(value) is float and isfinite(value)) or type(value) is int:
             return float(value)
         raise Malformed(f"{where} is not a finite number")
-
-    return read
-
-
-def _read_exact(where: str, cls: type) -> Reader:
-    def read(value: Any) -> Any:
-        if type(value) is cls:
-            return value
-        raise Malformed(f"{where} is not a {cls.__name__}")
-
-    return read
-
-
-def _read_sized(where: str, cls: type[bytes] | type[str], most: int) -> Reader:
-    def read(value: Any) -> Any:
-        if type(value) is cls and len(value) <= most:
-            return value
-        raise Malformed(f"{where} is not a {cls.__name__} of at most {most}")
-
-    return read
-
-
-def _read_literal(where: str, allowed: tuple[Any, ...]) -> Reader:
-    def read(value: Any) -> Any:
-        # The types must be equal, too, because 1 == True.
-        for choice in allowed:
-            if value == choice and type(value) is type(choice):
-                return choice
-        raise Malformed(f"{where} is none of {allowed}")
 
     return read
 
@@ -418,12 +408,8 @@ def _read_many(where: str, reader: Reader, most: int) -> Reader:
 
 
 def _read_wholes(where: str, limits: Limits) -> Reader:
-    read_int, least, most, longest = (
-        _read_int(where, limits.int_min, limits.int_max),
-        limits.int_min,
-        limits.int_max,
-        limits.items_max,
-    )
+    read_int, longest = _read_int(where, limits), limits.items_max
+    least, most = limits.int_min, limits.int_max
 
     def read(values: Any) -> tuple[int, ...]:
         if type(values) is not tuple or len(values) > longest:
@@ -481,8 +467,8 @@ MESSAGES: Codec[Message] = Codec(
 )
 
 _read_run = _read_sized("run", bytes, ID_BYTES_MAX)
-_read_sender = _read_int("sender", 0, ROUND_MAX)
-_read_incarnation = _read_int("incarnation", 0, ROUND_MAX)
+_read_sender = _read_int("sender", MESSAGES.limits)
+_read_incarnation = _read_int("incarnation", MESSAGES.limits)
 
 
 def encode(envelope: Envelope) -> bytes:
