@@ -100,37 +100,23 @@ class SessionOffer:
         return cls(*OFFER.unpack(frame)[1:])
 
 
-@dataclass(frozen=True, slots=True)
-class SessionParties:
-    """Both sides of a session.
-
-    Attributes:
-        sender, receiver: Public keys of both sides, as text; "" without keys.
-        sender_incarnation, receiver_incarnation: Incarnations of both sides when the session
-            begins.
-    """
-
-    sender: str
-    receiver: str
-    sender_incarnation: int
-    receiver_incarnation: int
-
-
 def derive_secrets(
-    offer: SessionOffer, random: bytes, parties: SessionParties
+    offer: SessionOffer, random: bytes, sender: str, receiver: str, incarnation: int
 ) -> tuple[bytes, bytes]:
     """Return two secrets of ``SECRET_BYTES``: the secret for the direction from sender to receiver,
     and the secret for the opposite direction.
 
     Args:
         random: ``SECRET_BYTES`` random bytes of the receiver, which need not be secret.
+        sender, receiver: Public keys of both sides, as text; "" without keys.
+        incarnation: Incarnation of the receiver when the session begins.
     """
     between = b"".join(
         (
             _LABEL,
-            parties.sender.encode("ascii"),
-            parties.receiver.encode("ascii"),
-            _INCARNATIONS.pack(parties.sender_incarnation, parties.receiver_incarnation),
+            sender.encode("ascii"),
+            receiver.encode("ascii"),
+            _INCARNATIONS.pack(offer.incarnation, incarnation),
         )
     )
     salt = offer.session + random
@@ -248,8 +234,7 @@ class OpeningSession:
         if len(welcome) != WELCOME_BYTES:
             raise Malformed("not a welcome")
         random, incarnation = WELCOME.unpack_from(welcome)
-        parties = SessionParties(self._sender, self._receiver, self.offer.incarnation, incarnation)
-        there, back = derive_secrets(self.offer, random, parties)
+        there, back = derive_secrets(self.offer, random, self._sender, self._receiver, incarnation)
         RecordOpener(back).open_proof(memoryview(welcome)[WELCOME.size :])
         return RecordSealer(there)
 
@@ -265,8 +250,7 @@ def make_welcome(
         incarnation: Incarnation of the receiver.
     """
     random = os.urandom(SECRET_BYTES)
-    parties = SessionParties(sender, receiver, offer.incarnation, incarnation)
-    there, back = derive_secrets(offer, random, parties)
+    there, back = derive_secrets(offer, random, sender, receiver, incarnation)
     return WELCOME.pack(random, incarnation) + RecordSealer(back).proof(), RecordOpener(there)
 
 

@@ -24,7 +24,6 @@ from gossip.transport.sessions import (
     RecordOpener,
     RecordSealer,
     SessionOffer,
-    SessionParties,
     derive_secrets,
     make_welcome,
     session_of,
@@ -32,12 +31,17 @@ from gossip.transport.sessions import (
 
 SENDER, RECEIVER, OTHER = "s" * 40, "r" * 40, "o" * 40
 OFFER = SessionOffer(b"i" * 16, b"x" * 32, 7)
-PARTIES = SessionParties(SENDER, RECEIVER, 7, 9)
 RANDOM = b"w" * 32
 
 
-def secret(offer: SessionOffer = OFFER, random: bytes = RANDOM, **parties) -> bytes:
-    return derive_secrets(offer, random, replace(PARTIES, **parties))[0]
+def secret(
+    offer: SessionOffer = OFFER,
+    random: bytes = RANDOM,
+    sender: str = SENDER,
+    receiver: str = RECEIVER,
+    incarnation: int = 9,
+) -> bytes:
+    return derive_secrets(offer, random, sender, receiver, incarnation)[0]
 
 
 def seal(sealer: RecordSealer, data: bytes, kind: int = CHUNK) -> bytes:
@@ -153,15 +157,15 @@ def test_a_record_that_nobody_wants_keeps_its_number():
 
 
 OTHERS = {
-    "direction": lambda: derive_secrets(OFFER, RANDOM, PARTIES)[1],
+    "direction": lambda: derive_secrets(OFFER, RANDOM, SENDER, RECEIVER, 9)[1],
     "session": lambda: secret(replace(OFFER, session=b"j" * 16)),
     "secret": lambda: secret(replace(OFFER, secret=b"y" * 32)),
     "answer": lambda: secret(random=b"v" * 32),
     "sender": lambda: secret(sender=OTHER),
     "receiver": lambda: secret(receiver=OTHER),
     "both keys, exchanged": lambda: secret(sender=RECEIVER, receiver=SENDER),
-    "life of the sender": lambda: secret(sender_incarnation=8),
-    "life of the receiver": lambda: secret(receiver_incarnation=10),
+    "life of the sender": lambda: secret(replace(OFFER, incarnation=8)),
+    "life of the receiver": lambda: secret(incarnation=10),
 }
 
 
