@@ -20,16 +20,9 @@ def to_table(fault: Fault) -> str:
 
 
 def toml_of(value: object) -> str:
-    """Return a number, a boolean, a string, or a nested tuple of these as TOML."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return json.dumps(value, ensure_ascii=False)
-        case tuple():
-            return "[" + ", ".join(map(toml_of, value)) + "]"
-        case _:
-            return repr(value)
+    """Return a number, a boolean, a string, or a nested tuple of these as TOML. Their JSON is valid
+    TOML, except for infinite numbers."""
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def from_table(table: Mapping[str, Any], where: str) -> Fault:
