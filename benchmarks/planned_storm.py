@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from paced_train import model_of, source
 from whole_runs import GOSSIP, conclude, environment, folder, parser, summary_of
 
 from gossip.faults import Fault, FaultPlan, Hang, Partition, Restart, Slow
@@ -43,6 +42,8 @@ APART_S = 15.0  # minimum time between two faults of one peer
 EVERY_S = {"kill": 40.0, "hang": 60.0, "slow": 120.0, "cut": 60.0, "cut one way": 60.0}
 JOIN_EVERY_S, STAYS_S = 120.0, 60.0
 CALM_S = 10.0
+TOKENS, WIDTH, HIDDEN = 32, 32, 200
+SAMPLES, HELD_OUT = 200_000, 2_000
 WORSE_MAX = 0.01
 LASTS_MAX_S = 3600.0
 LEAK_LIVED_S = 300.0
@@ -51,18 +52,43 @@ LEAK_LIVED_S = 300.0
 LEAK_ROOM = {"bytes": 16 * 2**20, "descriptors": 20, "threads": 5}
 
 
-def train() -> None:
-    """Train as one peer."""
+def draw_samples() -> tuple[Any, Any]:
+    """Return training samples and test samples. A sample is two tokens and the token that
+    follows."""
     import torch
+
+    draw = torch.Generator().manual_seed(0)
+    first, second = 1.5 * torch.randn(2, TOKENS, TOKENS, generator=draw)
+    before = torch.randint(TOKENS, (SAMPLES + HELD_OUT, 2), generator=draw)
+    chances = torch.softmax(first[:, None] + second[None], dim=2).flatten(0, 1)
+    # Invert the cumulative distribution, so that a restarted peer generates all samples quickly.
+    of_pair = before[:, 0] * TOKENS + before[:, 1]
+    upto = (chances.cumsum(dim=1) + torch.arange(TOKENS**2)[:, None]).flatten()
+    lots = of_pair + torch.rand(len(before), generator=draw)
+    follows = (torch.searchsorted(upto, lots) - TOKENS * of_pair).clamp(0, TOKENS - 1)
+    rows = torch.cat([before, follows[:, None]], dim=1)
+    return rows[:SAMPLES], rows[SAMPLES:]
+
+
+def train() -> None:
+    """Train as one peer: predict which token follows two others."""
+    import torch
+    from torch import nn
     from torch.nn.functional import cross_entropy
 
     import gossip
 
     peer = gossip.init()
-    rows, held_out = source()
+    rows, held_out = draw_samples()
     torch.manual_seed(0)
-    model = model_of(200)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model: nn.Module = nn.Sequential(
+        nn.Embedding(TOKENS, WIDTH),
+        nn.Flatten(),
+        nn.Linear(2 * WIDTH, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, TOKENS),
+    )
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model, optimizer = peer.prepare(model, optimizer)
     loader = peer.shard(torch.utils.data.DataLoader(rows, batch_size=BATCH, shuffle=True))
     for _ in peer.epochs(int(os.environ["STORM_EPOCHS"]), remainder="extend"):
