@@ -37,6 +37,8 @@ sys.path.append(str(ROOT / "tests"))  # for the hosts in network namespaces
 
 from hosts import MOVE_IN, Hosts, hosts, why_no_hosts  # noqa: E402
 
+from gossip.run import read_lines  # noqa: E402
+
 TRAIN = (
     MOVE_IN
     + """
@@ -101,11 +103,6 @@ def watch(seen: list[int], over: threading.Event) -> None:
         seen.append(total)
 
 
-def rows(file: Path) -> list[dict[str, Any]]:
-    written = [json.loads(line) for line in file.read_text().splitlines()]
-    return [row for row in written if "schema" not in row]
-
-
 def cell(
     peers: int, numbers: int, mbit: int | None, busy: int, options: argparse.Namespace
 ) -> dict[str, Any]:
@@ -123,18 +120,9 @@ def cell(
             if mbit:
                 on.narrow(0, mbit)
                 on.narrow(1, mbit)
-        words = [
-            "-n",
-            str(peers),
-            "--aggregator",
-            options.aggregator,
-            "--run-dir",
-            "out",
-            "--quiet",
-            *options.word,
-        ]
-        script = ["train.py", str(numbers), str(options.rounds), *places]
-        command = [sys.executable, "-m", "gossip.launch.cli", "run", *words, *script]
+        command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", str(peers), "--quiet"]
+        command += ["--aggregator", options.aggregator, "--run-dir", "out", *options.word]
+        command += ["train.py", str(numbers), str(options.rounds), *places]
         settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "FAULT_FREE_PEERS": str(peers)}
         if places:
             settings |= {"GOSSIP_WARM": "false"}
@@ -181,8 +169,8 @@ def judge(folder: Path, peers: int, rounds: int) -> dict[str, Any]:
     """Return the counts and times that a run has logged. Events from the round after the last do
     not count: the first peer that finishes passes that round to another server, which is no
     fault."""
-    events = [row for row in rows(folder / "events.jsonl") if row.get("round", 0) < rounds]
-    commits = rows(folder / "commits.jsonl")
+    events = [row for row in read_lines(folder / "events.jsonl") if row.get("round", 0) < rounds]
+    commits = list(read_lines(folder / "commits.jsonl"))
     counts = Counter(row["event"] for row in events)
     ends = [row["t"] for row in commits if row["shard"] == 0]
     times = sorted(after - before for before, after in itertools.pairwise(ends))

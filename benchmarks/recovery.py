@@ -17,12 +17,14 @@ import argparse
 import os
 import random
 import statistics
+import subprocess
 import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import whole_runs
 
 from gossip.run.telemetry import read_lines
@@ -52,7 +54,7 @@ def measure(options: argparse.Namespace, into: Path) -> dict[str, Any]:
     draw = random.Random(options.seed)
     kills = [
         (at, draw.randrange(options.peers))
-        for at in frange(options.every, options.seconds, options.every)
+        for at in np.arange(options.every, options.seconds + 1e-9, options.every).tolist()
     ]
     struck = demo(
         into / "killed", options, rounds, [f"restart:{peer}@{at:g}s+0s" for at, peer in kills]
@@ -68,8 +70,17 @@ def measure(options: argparse.Namespace, into: Path) -> dict[str, Any]:
 def demo(
     folder: Path, options: argparse.Namespace, rounds: int, faults: Sequence[str]
 ) -> dict[str, Any]:
+    """Return the summary of one ``gossip demo --only`` with exactly these faults. Raises:
+    SystemExit: The demo has written no summary."""
     print(f"{folder.name}: {rounds} rounds, {len(faults)} kills", file=sys.stderr, flush=True)
-    return whole_runs.demo(folder, options.peers, rounds, faults)
+    command = [*whole_runs.GOSSIP, "demo", "--only", "--json", "-n", str(options.peers)]
+    command += ["--rounds", str(rounds), "--run-dir", str(folder)]
+    command += [word for fault in faults for word in ("--fault", fault)]
+    none = {**os.environ, "GOSSIP_FAULTS": ""}  # otherwise the demo has its default faults
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=none)
+    if not (folder / "summary.json").exists():
+        raise SystemExit(f"gossip demo ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return whole_runs.summary_of(folder)
 
 
 def numbers_of(struck: dict[str, Any], folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
@@ -157,10 +168,6 @@ def spread(values: Sequence[float | None]) -> dict[str, float]:
 
 def at(ascending: Sequence[float], share: float) -> float:
     return ascending[min(len(ascending) - 1, int(share * len(ascending)))]
-
-
-def frange(first: float, last: float, step: float) -> list[float]:
-    return [first + number * step for number in range(int((last - first) / step) + 1)]
 
 
 def page(numbers: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from whole_runs import GOSSIP, HERE, conclude, environment, last_words, run_all, scratch
+from whole_runs import HERE, conclude, last_words, run_gossip, scratch
 
 from gossip_lab.bench.exchange import missing
 from gossip_lab.bench.side_by_side import GLOO, GOSSIP as OURS, BenchTask
@@ -53,14 +53,10 @@ def play(on: Hosts, numbers: int, encoding: str, repetitions: int) -> dict[str, 
         steps = max(1, min(STEPS_MAX, int(TURN_S / (8 * NUMBER_S * numbers))))
         task = BenchTask("vector", "cpu", numbers, 0, steps, repetitions, PEERS, str(folder))
         places = zip(on.names, on.addresses, strict=True)
-        settings = {
-            "TWO_HOSTS": " ".join(word for place in places for word in place),
-            "GOSSIP_WARM": "false",
-        }
-        command = [*GOSSIP, "run", "-n", str(PEERS), "--keys", "--aggregator", "mean"]
-        command += ["--encoding", encoding, "--start-timeout", "250", "--run-dir", str(run)]
-        command += [str(script), task.dump()]
-        run_all([(command, environment(**settings))], folder / "log")
+        words = ["run", "-n", str(PEERS), "--keys", "--aggregator", "mean", "--encoding", encoding]
+        words += ["--start-timeout", "250", "--run-dir", str(run), str(script), task.dump()]
+        on_hosts = " ".join(word for place in places for word in place)
+        run_gossip(words, folder / "log", TWO_HOSTS=on_hosts, GOSSIP_WARM="false")
         result = folder / "result.json"
         if not result.exists():
             raise SystemExit(f"the peers did not finish\n{last_words(folder / 'log')}")

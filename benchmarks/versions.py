@@ -19,16 +19,14 @@ import contextlib
 import json
 import math
 import resource
-import signal
 import sys
 from pathlib import Path
 
-from whole_runs import TRAIN, Failed, ask_to_end, environment, last_words, run_all, scratch
+from whole_runs import HERE, Failed, last_words, run_gossip, scratch
 
+from gossip_lab.bench.exchange import ended_by_signals
 from gossip_lab.bench.turns import in_order
 from gossip_lab.estimates import Estimate
-
-HERE = Path(__file__).resolve().parents[1]
 
 
 def processor_s() -> float:
@@ -42,14 +40,12 @@ def measured(checkout: Path, rule: str, options: argparse.Namespace) -> dict[str
     Failed."""
     with scratch("gossip-versions-") as folder:
         result, log = folder / "result.json", folder / "log"
-        command = [sys.executable, "-m", "gossip.launch.cli"]
-        command += ["run", "-n", str(options.peers)]
-        command += ["--topology", "rolling", "--aggregator", rule]
-        command += ["--run-dir", str(folder / "run"), str(TRAIN.resolve())]
-        command += ["--steps", str(options.steps), "--result", str(result)]
+        words = ["run", "-n", str(options.peers), "--topology", "rolling", "--aggregator", rule]
+        words += ["--run-dir", str(folder / "run"), str(HERE / "digits_train.py")]
+        words += ["--steps", str(options.steps), "--result", str(result)]
         before_s = processor_s()
         with contextlib.chdir(folder):  # python -m imports from the working directory first
-            run_all([(command, environment(PYTHONPATH=str(checkout)))], log)
+            run_gossip(words, log, PYTHONPATH=str(checkout))
         if not result.exists():
             raise Failed(f"rank 0 did not finish\n{last_words(log)}")
         rate = json.loads(result.read_text())["steps_per_s"]
@@ -61,7 +57,7 @@ def ratios_of(rule: str, options: argparse.Namespace) -> dict[str, Estimate]:
     warm-up and is not used."""
     logarithms: dict[str, list[float]] = {"round": [], "processor": []}
     for pair in range(options.pairs + 1):
-        sides = [HERE, options.before.resolve()]
+        sides = [HERE.parent, options.before.resolve()]
         runs = {side: measured(side, rule, options) for side in in_order(sides, pair)}
         now, before = (runs[side] for side in sides)
         told = [f"{1e3 * before['round']:.2f} -> {1e3 * now['round']:.2f} ms a round"]
@@ -90,19 +86,22 @@ def main() -> int:
     options = parser.parse_args()
     if options.pairs < 2 or options.steps < 20:
         parser.error("--pairs must be at least 2, --steps at least 20")
-    signal.signal(signal.SIGTERM, ask_to_end)
     print(f"| rule | to before | ratio | 95 % interval | bound {options.bound:g} |")
     print("|---|---|---|---|---|")
-    for rule in options.rules:
-        try:
-            ratios = ratios_of(rule, options)
-        except Failed as failure:
-            print(f"{rule}: {failure}", file=sys.stderr)
-            return 1
-        for what, found in ratios.items():
-            low, high = (math.exp(end) for end in found.interval)
-            cells = [f"`{rule}`", what, f"{math.exp(found.mean):.2f}", f"{low:.2f} to {high:.2f}"]
-            print(f"| {' | '.join(cells)} | {verdict(low, high, options.bound)} |", flush=True)
+    with ended_by_signals():
+        for rule in options.rules:
+            try:
+                ratios = ratios_of(rule, options)
+            except Failed as failure:
+                print(f"{rule}: {failure}", file=sys.stderr)
+                return 1
+            for what, found in ratios.items():
+                low, high = (math.exp(end) for end in found.interval)
+                ratio = f"{math.exp(found.mean):.2f} | {low:.2f} to {high:.2f}"
+                print(
+                    f"| `{rule}` | {what} | {ratio} | {verdict(low, high, options.bound)} |",
+                    flush=True,
+                )
     return 0
 
 

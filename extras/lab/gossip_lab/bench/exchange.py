@@ -248,7 +248,7 @@ def ended_by_signals() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         print("interrupted; the output above is complete", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
 
