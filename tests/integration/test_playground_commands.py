@@ -184,7 +184,7 @@ def test_a_wrong_option_is_refused_before_anything_is_played(
         (("--topology", "mine.py:raises"), "mine.py, line 5: NameError"),
         (("--faults", "attack:mine.py:attack:0"), "mine.py, line 7: ValueError: my own"),
         (("--check", "--topology", "mine.py:raises"), "mine.py, line 5: NameError"),
-        (("--model", "syntax.py:net"), "syntax.py, line 2: SyntaxError"),
+        (("--model", "syntax.py:net"), "(syntax.py, line 2)"),
     ],
 )
 def test_an_error_in_a_file_of_the_user_is_one_line_with_its_place(

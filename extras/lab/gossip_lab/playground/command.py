@@ -227,8 +227,7 @@ def _play(world: World, rounds: int, every: int) -> tuple[PlayedRun, bool]:
 def _errors_of_files(world: World) -> Iterator[None]:
     """Turn an exception that a user's file raised into a ConfigError with file and line.
 
-    Raises: ConfigError: A user's topology, attack or model raised an exception, or its file cannot
-    be read.
+    Raises: ConfigError: A user's topology, attack or model raised an exception.
     """
     from gossip.errors import ConfigError, GossipError
 
@@ -240,8 +239,6 @@ def _errors_of_files(world: World) -> Iterator[None]:
         fields = (world.topology, world.model, world.aggregator, *world.faults)
         named = {Path(file).resolve() for text in fields for file in _FILE.findall(text)}
         places = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__)]
-        if isinstance(error, SyntaxError):
-            places.append((str(error.filename), error.lineno))
         theirs = [place for place in places if Path(place[0]).resolve() in named]
         if not theirs:
             raise

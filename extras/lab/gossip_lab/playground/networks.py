@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gossip.errors import ConfigError, UnknownName
+from gossip.specs import load_named
 from gossip.training import seeded_generators
 
 MEAN, DEVIATION = 0.1307, 0.3081
@@ -32,7 +30,11 @@ def make_model(spec: str, features: int, classes: int, seed: int) -> nn.Module:
             function ``(features, classes) -> torch.nn.Module``.
     Raises: ConfigError: There is no such model, or it does not fit these data.
     """
-    make = _from_file(spec) if ".py:" in spec else _built_in(spec)
+    if ".py:" in spec:
+        place, _, name = spec.rpartition(":")
+        make = load_named(place, name, "model", inspect.isfunction)
+    else:
+        make = _built_in(spec)
     try:
         inspect.signature(make).bind(features, classes)
     except TypeError as error:
@@ -128,19 +130,3 @@ def _of_images(name: str, features: int, classes: int) -> nn.Module:
         )
     width, make_layers = _OF_IMAGES[name]
     return nn.Sequential(_Standardised(), *make_layers(), nn.Linear(width, classes))
-
-
-def _from_file(spec: str) -> Callable[..., Any]:
-    path, _, name = spec.rpartition(":")
-    if not Path(path).is_file():
-        raise ConfigError(f"model {spec}: there is no file {path}")
-    found = importlib.util.spec_from_file_location(f"gossip_model_{Path(path).stem}", path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    make: Callable[..., Any] | None = getattr(module, name, None)
-    if not callable(make):
-        functions = [key for key, each in vars(module).items() if inspect.isfunction(each)]
-        raise UnknownName("model", name, functions)
-    return make
