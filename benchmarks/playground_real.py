@@ -34,7 +34,7 @@ from gossip_lab.pages import markdown_table
 from gossip_lab.playground.moments import Moment
 from gossip_lab.playground.parts import Parts
 from gossip_lab.playground.timing import read_compute
-from gossip_lab.playground.world import EngineName, engine_of
+from gossip_lab.playground.world import EngineName, play_moments
 
 SCRIPT = HERE / "playground_train.py"
 ACCURACY_GOAL, BYTES_GOAL, SECONDS_GOAL = 0.01, 0.05, 0.25
@@ -145,7 +145,7 @@ def mean_accuracy(parts: Parts, parameters: torch.Tensor) -> float:
 def play(parts: Parts, engine: EngineName, rounds: int, every: int) -> Curve:
     """Play a world in one engine."""
     accuracies, moments = {}, []
-    for moment in engine_of(engine, parts).moments():
+    for moment in play_moments(engine, parts):
         moments.append(moment)
         if moment.rounds % every == 0:
             rows = np.flatnonzero(moment.present & parts.honest)

@@ -35,7 +35,7 @@ from whole_runs import conclude, folder, parser
 from gossip_lab import World
 from gossip_lab.playground.availability import read_availability
 from gossip_lab.playground.parts import Parts
-from gossip_lab.playground.world import EngineName, engine_of
+from gossip_lab.playground.world import EngineName, play_moments
 
 GOAL = 0.25
 MARGIN = 1.4
@@ -95,7 +95,7 @@ def predict(parts: Parts, engine: EngineName, options: argparse.Namespace) -> tu
     """Return the number of rounds until the target is reached, and the seconds from the first of
     these rounds to the last; infinity if the run ends earlier."""
     first_s = None
-    for moment in engine_of(engine, parts).moments():
+    for moment in play_moments(engine, parts):
         first_s = moment.virtual_s if first_s is None else first_s
         if moment.rounds % options.every == 0:
             present = moment.parameters[np.flatnonzero(moment.present)]

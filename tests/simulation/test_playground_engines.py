@@ -17,7 +17,7 @@ from gossip.errors import ConfigError
 from gossip.topologies import with_option
 from gossip_lab.playground import World
 from gossip_lab.playground.attacking import Attackers, Kind
-from gossip_lab.playground.world import EngineName, engine_of
+from gossip_lab.playground.world import EngineName, play_moments
 
 FLIPPED, ASLEEP = "sign_flip:5*10", "sleeper:5*4"
 
@@ -246,7 +246,7 @@ def test_a_slow_peer_waits_and_skips_rounds_as_in_the_core(topology: str, factor
 
     def play(engine: EngineName) -> tuple[list[int], float]:
         """Return the rounds in which the slow peer makes a step, and the time of all rounds."""
-        moments = islice(engine_of(engine, world.build()).moments(), 40)
+        moments = islice(play_moments(engine, world.build()), 40)
         found = [(each.parameters[0].tolist(), each.virtual_s) for each in moments]
         return [at for at in range(1, 40) if found[at][0] != found[at - 1][0]], found[-1][1]
 

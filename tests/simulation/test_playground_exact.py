@@ -15,8 +15,6 @@ from gossip.core import Ledger, events
 from gossip.errors import ConfigError, ReplicasDiverged
 from gossip.topologies import Roster
 from gossip_lab.playground import World, compare
-from gossip_lab.playground.exact import ExactEngine
-from gossip_lab.playground.fast import FastEngine
 from gossip_lab.playground.learning_trainer import LearningTrainer, RuleRunner, SharedParts
 from gossip_lab.playground.moments import Moment
 from gossip_lab.playground.parts import Parts
@@ -24,12 +22,13 @@ from gossip_lab.playground.promises import UpdateBook, payload_of
 from gossip_lab.playground.recorder import Recorder
 from gossip_lab.playground.states import ModelState, StateTable
 from gossip_lab.playground.tasks import Task
+from gossip_lab.playground.world import play_moments
 
 ROUNDS = 6
 
 
 def moments_of(world: World, rounds: int = ROUNDS) -> list[Moment]:
-    return list(itertools.islice(ExactEngine(world.build()).moments(), rounds))
+    return list(itertools.islice(play_moments("exact", world.build()), rounds))
 
 
 def accuracy_of(world: World, moment: Moment) -> float:
@@ -71,8 +70,8 @@ def test_a_check_finds_one_other_batch_in_its_round() -> None:
         *(task.cohort, task.data, task.shares, task.batch, task.local_steps, task.lr),
         *(task.outer, task.seed),
     )
-    fast = FastEngine(replace(parts, task=other))
-    found = compare.compare(ExactEngine(parts), fast, parts, ROUNDS)
+    fast = play_moments("fast", replace(parts, task=other))
+    found = compare.compare(play_moments("exact", parts), fast, parts, ROUNDS)
     assert found.first_difference == 3
     assert "from round 3 on" in str(found)
 
@@ -309,7 +308,7 @@ def test_a_world_without_a_peer_at_its_start_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("faults", [("crash:0-3@2",), ("restart:0-3@2+0.5s",)])
 def test_a_world_ends_where_nobody_is_left_with_its_state(faults: tuple[str, ...]) -> None:
-    played = ExactEngine(World(peers=4, faults=faults).build()).moments()
+    played = play_moments("exact", World(peers=4, faults=faults).build())
     with pytest.raises(ConfigError, match="round 2 does not end: 0 of 4"):
         list(itertools.islice(played, 4))
 
@@ -397,9 +396,11 @@ def test_updates_that_are_not_finite_lose_no_round() -> None:
 
 def test_an_attack_on_single_receivers_is_refused() -> None:
     with pytest.raises(ConfigError, match="each receiver"):
-        ExactEngine(World(peers=4, topology="random-k:k=2", faults=("dissensus:3",)).build())
+        play_moments(
+            "exact", World(peers=4, topology="random-k:k=2", faults=("dissensus:3",)).build()
+        )
 
 
 def test_colluding_attackers_are_refused_in_gossip_rounds() -> None:
     with pytest.raises(ConfigError, match="rolling rounds only"):
-        ExactEngine(World(peers=6, topology="ring", faults=("alie:2,4",)).build())
+        play_moments("exact", World(peers=6, topology="ring", faults=("alie:2,4",)).build())

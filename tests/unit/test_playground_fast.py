@@ -22,14 +22,13 @@ from gossip.vectors import sketch
 from gossip_lab.playground import Moment, World, judging
 from gossip_lab.playground.attacking import Attackers
 from gossip_lab.playground.consensus import MixingStrength, estimate_ratios
-from gossip_lab.playground.fast import FastEngine
 from gossip_lab.playground.fast_gossip import GossipWorld
 from gossip_lab.playground.fast_rolling import RollingWorld
 from gossip_lab.playground.graces import Graces
 from gossip_lab.playground.parts import Parts
 from gossip_lab.playground.pushing import PUSH, Pushes, PushStore
 from gossip_lab.playground.schedule import Schedule
-from gossip_lab.playground.world import engine_of
+from gossip_lab.playground.world import play_moments
 
 SMALL = World(peers=6, model="linear", batch=4, compute="constant:0.05")
 FLIPPED = "sign_flip:5*10"
@@ -44,7 +43,7 @@ def build(**fields: Any) -> Parts:
 
 
 def play_parts(parts: Parts, rounds: int) -> list[Moment]:
-    moments = itertools.islice(FastEngine(parts).moments(), rounds)
+    moments = itertools.islice(play_moments("fast", parts), rounds)
     return [replace(moment, parameters=moment.parameters.clone()) for moment in moments]
 
 
@@ -117,7 +116,7 @@ def test_adamw_is_for_gossip_rounds_without_local_steps(fields: dict[str, Any]) 
 
 def test_the_exact_engine_refuses_adamw() -> None:
     with pytest.raises(ConfigError, match="AdamW"):
-        engine_of("exact", build(topology="ring", optimizer="adamw"))
+        play_moments("exact", build(topology="ring", optimizer="adamw"))
 
 
 @topology

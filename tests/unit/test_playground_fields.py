@@ -22,7 +22,7 @@ from gossip_lab import rule_sources
 from gossip_lab.pages import markdown_table, replace_between, split_at
 from gossip_lab.playground import World
 from gossip_lab.playground.engines import ray_tune
-from gossip_lab.playground.fast import FastEngine
+from gossip_lab.playground.fast_gossip import GossipWorld
 from gossip_lab.playground.fields import fields_of
 from gossip_lab.playground.grids import Grid, WorldCell, play_cell, store_of, toml_of_cell
 from gossip_lab.playground.played import PlayedRun, Row
@@ -222,7 +222,7 @@ def test_an_unknown_field_of_a_grid_is_named() -> None:
 
 def test_all_code_that_plays_a_world_counts_for_its_cell() -> None:
     files = {file.resolve() for file in rule_sources.training_files()}
-    parts = (Reducer, many_peers.AcquaintedPeer, Swarm, FastEngine, Peer)
+    parts = (Reducer, many_peers.AcquaintedPeer, Swarm, GossipWorld, Peer)
     assert {Path(inspect.getfile(each)).resolve() for each in parts} <= files
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -13,7 +12,8 @@ import torch
 from gossip.errors import ConfigError
 from gossip_lab.clusters import cluster
 from gossip_lab.playground import World
-from gossip_lab.playground.fast import FastEngine
+from gossip_lab.playground.fast_gossip import GossipWorld
+from gossip_lab.playground.fast_rolling import RollingWorld
 from gossip_lab.playground.policies import (
     Move,
     MovePolicy,
@@ -208,9 +208,10 @@ def test_swaps_bring_the_histograms_together_and_their_bytes_count(topology: str
 
 def play(world: World) -> tuple[Sequence[np.ndarray], int]:
     """Return the shares and the bytes after the first exchange of samples: two rounds."""
-    engine = FastEngine(world.build())
-    *_, last = itertools.islice(engine.moments(), 2)
-    return engine._world._task.shares, last.bytes_sent
+    parts = world.build()
+    engine = RollingWorld(parts) if parts.topology.rolling else GossipWorld(parts)
+    last = [engine.play_round() for _ in range(2)][-1]
+    return engine._task.shares, last.bytes_sent
 
 
 def skew_of(shares: Sequence[np.ndarray]) -> float:

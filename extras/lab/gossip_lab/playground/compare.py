@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .moments import Engine, Moment
+from .moments import Moment
 from .parts import Parts
 from .played import measure
 
@@ -58,14 +59,16 @@ class Comparison:
         return f"{same if self.first_difference is None else differ}; {ends}"
 
 
-def compare(exact: Engine, fast: Engine, parts: Parts, rounds: int) -> Comparison:
+def compare(
+    exact: Iterator[Moment], fast: Iterator[Moment], parts: Parts, rounds: int
+) -> Comparison:
     """Play a world in both engines, and compare the parameters after each round.
 
     Args:
         parts: Parts of the world, needed to measure the accuracy.
         rounds: Number of rounds, at least 1.
     """
-    pairs = zip(exact.moments(), fast.moments(), strict=False)  # both iterators are infinite
+    pairs = zip(exact, fast, strict=False)  # both iterators are infinite
     first_difference = None
     for one, other in itertools.islice(pairs, rounds):
         if first_difference is None and one.digest() != other.digest():

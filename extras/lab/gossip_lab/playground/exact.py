@@ -38,53 +38,47 @@ EVENTS_MAX = 50_000_000
 """Maximum number of events in a round. With more, the cores are assumed to cause events forever."""
 
 
-class ExactEngine:
-    """Plays a world with the real cores on the simulator's virtual clock.
+def play_moments(parts: Parts) -> Iterator[Moment]:
+    """Play a world with the real cores on the simulator's virtual clock.
 
-    Raises: ConfigError: There are too many peers, or the world has an attack or a setting that only
-        the fast engine plays.
+    Raises:
+        ReplicasDiverged: Two peers have applied different results of the same round.
+        ConfigError: There are too many peers, the world has an attack or a setting that only the
+            fast engine plays, or a round does not end, for example because all peers have crashed.
     """
+    if parts.peers > EXACT_MAX:
+        raise ConfigError(
+            f"the exact engine plays up to {EXACT_MAX} peers, and this world has {parts.peers}",
+            "engine = fast, or fewer peers",
+        )
+    uplink, optimizer = parts.links.uplink_bytes_per_s, parts.task.optimizer
+    if parts.moves is not None or uplink is not None or optimizer != "sgd":
+        raise ConfigError(
+            "the exact engine plays neither swaps of samples nor a shared uplink nor AdamW",
+            "engine = fast; or leave out assign = moves, uplink of the links, and optimizer",
+        )
+    recorder = Recorder(parts)
+    return _play_rounds(_make_swarm(parts, recorder), recorder, parts.peers)
 
-    def __init__(self, parts: Parts) -> None:
-        if parts.peers > EXACT_MAX:
-            raise ConfigError(
-                f"the exact engine plays up to {EXACT_MAX} peers, and this world has {parts.peers}",
-                "engine = fast, or fewer peers",
-            )
-        uplink, optimizer = parts.links.uplink_bytes_per_s, parts.task.optimizer
-        if parts.moves is not None or uplink is not None or optimizer != "sgd":
-            raise ConfigError(
-                "the exact engine plays neither swaps of samples nor a shared uplink nor AdamW",
-                "engine = fast; or leave out assign = moves, uplink of the links, and optimizer",
-            )
-        self._parts = parts
-        UpdateBook(parts)  # raises ConfigError for attacks that this engine cannot play
 
-    def moments(self) -> Iterator[Moment]:
-        """Play the world round by round, without end.
-
-        Raises:
-            ReplicasDiverged: Two peers have applied different results of the same round.
-            ConfigError: A round does not end, for example because all peers have crashed.
-        """
-        recorder = Recorder(self._parts)
-        swarm = _make_swarm(self._parts, recorder)
-        while True:
-            limit_s = swarm.now + ROUND_S_MAX
-            swarm.deliveries_max = swarm.deliveries + EVENTS_MAX
-            while not recorder.moments:
-                if swarm.now > limit_s or not swarm.step():
-                    raise ConfigError(
-                        f"round {recorder.round_id} does not end: {len(swarm.up)} of "
-                        f"{self._parts.peers} peers run{_halt_reason(swarm)}",
-                        "let fewer peers crash, or add peers",
-                    )
-            yield recorder.moments.popleft()
-            # Reports and commits would fill the memory in a long run.
-            for host in swarm.hosts.values():
-                host.reports.clear()
-                host.commits.clear()
-            swarm.past.clear()
+def _play_rounds(swarm: Swarm[Peer], recorder: Recorder, peers: int) -> Iterator[Moment]:
+    while True:
+        limit_s = swarm.now + ROUND_S_MAX
+        swarm.deliveries_max = swarm.deliveries + EVENTS_MAX
+        while not recorder.moments:
+            if swarm.now > limit_s or not swarm.step():
+                halts = [host.halt.reason for host in swarm.hosts.values() if host.halt is not None]
+                raise ConfigError(
+                    f"round {recorder.round_id} does not end: {len(swarm.up)} of "
+                    f"{peers} peers run{f' ({halts[0]})' if halts else ''}",
+                    "let fewer peers crash, or add peers",
+                )
+        yield recorder.moments.popleft()
+        # Reports and commits would fill the memory in a long run.
+        for host in swarm.hosts.values():
+            host.reports.clear()
+            host.commits.clear()
+        swarm.past.clear()
 
 
 def _make_swarm(parts: Parts, recorder: Recorder) -> Swarm[Peer]:
@@ -145,9 +139,3 @@ def _make_swarm(parts: Parts, recorder: Recorder) -> Swarm[Peer]:
     recorder.begin(swarm, states.initial)
     disruptions.begin(swarm)
     return swarm
-
-
-def _halt_reason(swarm: Swarm[Peer]) -> str:
-    """Return the reason why the first halted peer has halted; empty if no peer has."""
-    halts = [host.halt.reason for host in swarm.hosts.values() if host.halt is not None]
-    return f" ({halts[0]})" if halts else ""

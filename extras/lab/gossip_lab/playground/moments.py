@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,11 +54,3 @@ class Moment:
         for peer in np.flatnonzero(self.present).tolist():
             digest.update(self.parameters[peer].contiguous().numpy().tobytes())
         return digest.digest()
-
-
-class Engine(Protocol):
-    """Engine that plays a world."""
-
-    def moments(self) -> Iterator[Moment]:
-        """Play the world round by round, without end. The caller stops the iteration."""
-        ...

@@ -27,7 +27,7 @@ from .fields import fields_of, read_toml, write_toml
 from .graphs import count_labels
 from .learners import Cohort
 from .mishaps import Mishaps, read_mishaps
-from .moments import Engine, Moment
+from .moments import Moment
 from .networks import make_model
 from .parts import Parts
 from .played import PlayedRun, Row, measure
@@ -251,7 +251,7 @@ class World:
             )
         done = lost = lowered = 0
         try:
-            for moment in itertools.islice(engine_of(self.engine, parts).moments(), rounds):
+            for moment in itertools.islice(play_moments(self.engine, parts), rounds):
                 done, lost = moment.rounds, lost + moment.lost
                 lowered += moment.lowered
                 if watch is not None:
@@ -286,7 +286,7 @@ class World:
                     f"{error}",
                     f"describe a world of {world.peers} peers",
                 ) from error
-        return compare(engine_of("exact", parts), engine_of("fast", parts), parts, rounds)
+        return compare(play_moments("exact", parts), play_moments("fast", parts), parts, rounds)
 
     def _check_steps(self, rule: registry.BoundRule, rolling: bool) -> None:
         if self.optimizer == "adamw-mixed" and rule.needs_trainer:
@@ -351,13 +351,22 @@ def _warn(count: int, rounds: int, what: str) -> None:
         warnings.warn(text, stacklevel=3)
 
 
-def engine_of(name: EngineName, parts: Parts) -> Engine:
-    """Return an engine by name. Raises: ConfigError: The engine does not support a part of the
-    world."""
-    if name == "exact":
-        from .exact import ExactEngine
+def play_moments(engine: EngineName, parts: Parts) -> Iterator[Moment]:
+    """Play a world round by round, without end.
 
-        return ExactEngine(parts)
-    from .fast import FastEngine
+    The fast engine computes all peers at once, without messages. It uses the product's own
+    topology, rule, trust table and grace periods; only the decision which peers are in time is its
+    own. In gossip rounds, the next round overwrites the parameters of a yielded moment.
 
-    return FastEngine(parts)
+    Raises: ConfigError: The engine does not support a part of the world, or a round does not end,
+        because too few peers are left.
+    """
+    if engine == "exact":
+        from . import exact
+
+        return exact.play_moments(parts)
+    from .fast_gossip import GossipWorld
+    from .fast_rolling import RollingWorld
+
+    world = RollingWorld(parts) if parts.topology.rolling else GossipWorld(parts)
+    return (world.play_round() for _ in itertools.count())
