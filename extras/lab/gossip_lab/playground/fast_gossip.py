@@ -13,9 +13,10 @@ from .adamw import AdamW
 from .attacking import KINDS, Attackers, Kind
 from .consensus import MixingStrength
 from .fast_rolling import are_finite
-from .judging import Judges, Neighbourhoods
+from .judging import Judges
 from .learners import chunks
 from .moments import Moment
+from .neighbourhoods import Neighbourhoods
 from .parts import Parts
 from .presence import Peers, Times, slice_of
 from .pushing import Pushes, PushStore, VectorRows

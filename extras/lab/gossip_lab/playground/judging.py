@@ -3,7 +3,7 @@ table."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from gossip.core import Contribution, CoreSettings, Rejection, TrustTable
 
 from .learners import CHUNK, chunks
-from .neighbourhoods import aggregate_neighbourhoods
+from .neighbourhoods import Aggregates, Neighbourhoods, aggregate_neighbourhoods
 from .parts import Parts
 from .presence import Peers
 
@@ -29,82 +29,6 @@ SPARSE_FROM = 2_000
 entries would not fit in memory."""
 SPARSE_EVERY = 8
 """Number of rounds between two removals of the entries of fully trusted peers."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Neighbourhoods:
-    """Neighbourhoods of m peers: the vectors that the rule of each peer receives.
-
-    Attributes:
-        peers: ``(m,)``: ids of the peers, ascending.
-        starts: ``(m + 1,)``: neighbourhood i has the entries from ``starts[i]`` to below ``starts[i
-            + 1]`` of ``members`` and ``rows``.
-        members: ``(e,)``: ids of the senders, ascending in each neighbourhood; the peer itself is
-            one of them.
-        rows: ``(e,)``: row of the vector of each member in a matrix of vectors.
-    """
-
-    peers: Peers
-    starts: Peers
-    members: Peers
-    rows: Peers
-
-    @property
-    def counts(self) -> Peers:
-        """Number of members of each neighbourhood, ``(m,)``."""
-        counts: Peers = np.diff(self.starts)
-        return counts
-
-    @property
-    def owners(self) -> Peers:
-        """Index of the neighbourhood of each member, ``(e,)``."""
-        return np.repeat(np.arange(len(self.peers)), self.counts)
-
-    @property
-    def are_own(self) -> NDArray[np.bool_]:
-        """Whether each member is the peer of its neighbourhood, ``(e,)``."""
-        found: NDArray[np.bool_] = self.members == self.peers[self.owners]
-        return found
-
-    def choose(self, chosen: NDArray[np.bool_]) -> Neighbourhoods:
-        """Return the neighbourhoods with only the members where ``chosen``, ``(e,)`` bool, is
-        true."""
-        counts = np.bincount(self.owners[chosen], minlength=len(self.peers))
-        starts = np.concatenate([[0], counts.cumsum()])
-        return replace(self, starts=starts, members=self.members[chosen], rows=self.rows[chosen])
-
-    @property
-    def own_rows(self) -> Peers:
-        """Row of each peer's own vector, ``(m,)``."""
-        return self.rows[self.are_own]
-
-    def members_of(self, at: int) -> Peers:
-        """Return the members of one neighbourhood."""
-        return self.members[self.starts[at] : self.starts[at + 1]]
-
-    def between(self, chunk: slice) -> Neighbourhoods:
-        """Return the neighbourhoods from ``chunk.start`` to below ``chunk.stop``."""
-        starts = self.starts[chunk.start : chunk.stop + 1]
-        part = slice(starts[0], starts[-1])
-        return Neighbourhoods(
-            self.peers[chunk], starts - starts[0], self.members[part], self.rows[part]
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Aggregates:
-    """Results of the rule on m neighbourhoods with e members.
-
-    Attributes:
-        vectors: ``(m, d)``: the aggregates, or the peer's own vector where the rule failed or there
-            was no other vector.
-        outlyingness: ``(e,)``: outlyingness of each member's vector.
-        failed: ``(m,)`` bool: neighbourhoods on which the rule failed.
-    """
-
-    vectors: Tensor
-    outlyingness: NDArray[np.float64]
-    failed: NDArray[np.bool_]
 
 
 class Judges:
@@ -230,36 +154,22 @@ class Judges:
     ) -> Aggregates:
         """Run the rule on the neighbourhoods with more than one member. ``options`` has a value for
         each neighbourhood."""
-        judged = self._judged and not mix
-        several = near.counts > 1
-        chosen = np.flatnonzero(several)
-        rows = np.split(near.rows, near.starts[1:-1])
-        tolerated = self._tolerated(near.counts[several])
-        if min(tolerated, default=self._settings.f) < self._settings.f:
+        tolerated = self._tolerated(near.counts)
+        if ((near.counts > 1) & (tolerated < self._settings.f)).any():
             self.lowered.add(self._round_id)
-        if len(self._out) < len(rows):
-            self._out = torch.empty(len(rows), vectors.shape[1])
-        out = self._out[: len(rows)]
-        verdicts = aggregate_neighbourhoods(
+        if len(self._out) < len(near.peers):
+            self._out = torch.empty(len(near.peers), vectors.shape[1])
+        return aggregate_neighbourhoods(
             self._rule,
             vectors,
-            [rows[at].tolist() for at in chosen],
-            f=tolerated,
-            judged=judged or self._n <= EXACT_MAX,
-            out=out[: len(chosen)],
+            near,
+            f=tolerated.tolist(),
+            judged=(self._judged and not mix) or self._n <= EXACT_MAX,
+            out=self._out[: len(near.peers)],
             round_id=self._round_id,
-            **{name: [values[at] for at in chosen] for name, values in options.items()},
-            **self._loss_inputs(near.peers[several], mix),
+            **options,
+            **self._loss_inputs(near.peers, mix),
         )
-        if len(chosen) < len(rows):
-            out[chosen] = verdicts.aggregates.clone()
-        failed = np.zeros(len(rows), bool)
-        failed[several] = [reason is not None for reason in verdicts.reasons]
-        outlyingness = np.ones(len(near.rows))
-        if judged:
-            there = np.arange(verdicts.outlyingness.shape[1]) < near.counts[several][:, None]
-            outlyingness[several[near.owners]] = verdicts.outlyingness[there]
-        return Aggregates(out, outlyingness, failed)
 
     def _loss_inputs(self, peers: Peers, mix: bool) -> dict[str, Any]:
         """Return the arguments of a rule that needs a loss: a learning rate, and for each other
@@ -278,13 +188,12 @@ class Judges:
         loss = self._task.reference_loss(self._parameters[peer], self._round_id, peer)
         return loss.inputs(self._rule.needs, mix=mix)
 
-    def _tolerated(self, counts: Peers) -> list[int]:
+    def _tolerated(self, counts: Peers) -> Peers:
         """Return the f for neighbourhoods of these sizes. It is smaller than the f of the settings
         if a neighbourhood has too few members."""
         settings = self._settings
         sizes = range(int(counts.max(initial=0)) + 1)
-        by_count = [settings.tolerable(settings.f, size) for size in sizes]
-        return [by_count[count] for count in counts.tolist()]
+        return np.array([settings.tolerable(settings.f, size) for size in sizes])[counts]
 
     # --- evidence ---------------------------------------------------------------------------------
 
@@ -305,7 +214,7 @@ class Judges:
         """
         if not self._judged:
             return
-        tolerated = self._tolerated(near.counts)
+        tolerated = self._tolerated(near.counts).tolist()
         far, members = results.outlyingness.tolist(), near.members.tolist()
         for at, peer in enumerate(near.peers.tolist()):
             begin, end = int(near.starts[at]), int(near.starts[at + 1])
