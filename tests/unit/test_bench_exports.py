@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ CHOICES = (
 )
 
 
-def searched() -> tuple[RobustnessTable, dict[object, TrialResult]]:
+def searched() -> RobustnessTable:
     """Two rules and rates: one of them learns more with the higher rate but for one attack."""
     table = RobustnessTable(
         7, 2, 2, ("median", "krum"), ("none", "zero"), (0, 1), 0.9, {"validation": 0.2}, CHOICES
@@ -41,29 +42,29 @@ def searched() -> tuple[RobustnessTable, dict[object, TrialResult]]:
         found[trial] = TrialResult(
             0.3 if high else 0.95, worst_class=0.1, validation=held, curve=curve
         )
-    return table, found
+    return replace(table, found=found)
 
 
 def test_each_rule_has_the_settings_that_are_best_for_it_on_what_was_held_out() -> None:
-    table, found = searched()
-    assert table.chosen("median", found)["lr"] == 0.5
-    assert table.chosen("krum", found)["lr"] == 0.1, "its worst attack counts"
-    assert table.cells(found)["median", "none"].accuracies == (0.3, 0.3)
-    assert table.reference(found).mean == 0.3
+    table = searched()
+    assert table.chosen("median")["lr"] == 0.5
+    assert table.chosen("krum")["lr"] == 0.1, "its worst attack counts"
+    assert table.cells()["median", "none"].accuracies == (0.3, 0.3)
+    assert table.reference().mean == 0.3
     assert len(table.trials()) == 2 * (2 + 2 * 2 * 2)
-    lines = "\n".join(robustness_page.section(table, found))
+    lines = "\n".join(robustness_page.section(table))
     assert "| rule | worst | `none` | `zero` | settings |" in lines
     assert "| lr = 0.5 |" in lines
-    head = " ".join(robustness_page.head([table], found, "digits", "gossip bench"))
+    head = " ".join(robustness_page.head([table], "digits", "gossip bench"))
     assert "| `lr` | 0.1 or 0.5 |" in head
     assert "| `validation` | 0.2 |" in head
     assert "by the training samples that are held out" in head.replace("\n", " ")
-    assert table.as_data(found)["chosen"]["krum"]["lr"] == 0.1
+    assert table.as_data()["chosen"]["krum"]["lr"] == 0.1
 
 
 def test_a_csv_file_has_a_row_for_each_run() -> None:
-    table, found = searched()
-    rows = list(csv.DictReader(io.StringIO(exports.csv_of([table, table], found))))
+    table = searched()
+    rows = list(csv.DictReader(io.StringIO(exports.csv_of([table, table]))))
     assert len(rows) == len(table.trials())
     assert {row["rule"] for row in rows} == {"mean", "median", "krum"}
     krum = next(row for row in rows if row["rule"] == "krum" and row["lr"] == "0.5")
@@ -73,8 +74,8 @@ def test_a_csv_file_has_a_row_for_each_run() -> None:
 
 
 def test_latex_has_a_table_with_nothing_special_left_in_it() -> None:
-    table, found = searched()
-    text = exports.latex_of([table], found, "my_data%.npz")
+    table = searched()
+    text = exports.latex_of([table], "my_data%.npz")
     assert r"my\_data\%.npz" in text
     cells = r"& 95.0 $\pm$ 0.0 & 95.0 $\pm$ 0.0 & 95.0 $\pm$ 0.0 &"
     assert rf"\texttt{{krum}} {cells} lr = 0.1" in text
@@ -82,8 +83,8 @@ def test_latex_has_a_table_with_nothing_special_left_in_it() -> None:
 
 
 def test_a_caption_says_all_that_a_table_was_made_with() -> None:
-    table, found = searched()
-    text = exports.latex_of([table], found, "digits")
+    table = searched()
+    text = exports.latex_of([table], "digits")
     assert "lr = 0.1 or 0.5, " in text
     assert "mean and standard error over 2 seeds" in text
     assert r"\label{tab:digits-2-of-7}" in text
@@ -91,7 +92,8 @@ def test_a_caption_says_all_that_a_table_was_made_with() -> None:
     shared = {"trust": True, "batch": 8, "split": "gamma:0.5", "test_samples": 99}
     shared |= {"milestones": "3 6", "lr_decay": 0.5, "split_seed": 4}
     one = RobustnessTable(7, 1, 2, ("median",), ("none",), (0,), 0.9, shared, (settings,))
-    text = exports.latex_of([one], {trial: TrialResult(0.5) for trial in one.trials()}, "digits")
+    one = replace(one, found={trial: TrialResult(0.5) for trial in one.trials()})
+    text = exports.latex_of([one], "digits")
     for said in (
         "percent, one seed: data = digits",
         r"batch = 8, lr = 0.2, sender = momentum:beta=0.9, split = gamma:0.5, trust = True",
@@ -106,10 +108,10 @@ def test_a_caption_says_all_that_a_table_was_made_with() -> None:
 
 
 def test_curves_are_means_over_the_seeds_and_drawn(tmp_path: Path) -> None:
-    table, found = searched()
-    points = robustness_page.curve_of(table, "median", "none", found)
+    table = searched()
+    points = robustness_page.curve_of(table, "median", "none")
     assert [(made, estimate.mean) for made, estimate in points] == [(5, 0.5), (10, 0.3)]
-    robustness_page.draw_curves(table, found, tmp_path / "curves.png")
+    robustness_page.draw_curves(table, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -176,7 +178,8 @@ def test_records_of_runs_with_whole_and_broken_rates_are_in_one_file(tmp_path: P
     choices = tuple({"lr": lr, "sender": "", "weight_decay": 0.0} for lr in (1, 0.5))
     table = RobustnessTable(5, 1, 1, ("mean",), ("none",), (0,), 0.9, shared, choices)
     found = run_all(table.trials(), tmp_path, "digits", 1, quiet=True)
-    exports.write_records(tmp_path / "a.parquet", [table], found, tmp_path, "digits")
+    table = replace(table, found=found)
+    exports.write_records(tmp_path / "a.parquet", [table], tmp_path, "digits")
     rows = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
     assert {row["lr"] for row in rows} == {1.0, 0.5}
     assert {row["split_seed"] for row in rows} == {4}

@@ -161,7 +161,7 @@ def test_a_table_of_a_declared_f_says_so_and_is_compared_with_the_same_reference
     plain = dataclasses.replace(true, shared={**shared, "split": "iid"})
     assert robustness_page.title(plain) == "## f = 2 of 7"
     blind = dataclasses.replace(table, shared={**shared, "trust": False})
-    assert table.without_attackers({}) == true.without_attackers({}) == blind.without_attackers({})
+    assert table.without_attackers() == true.without_attackers() == blind.without_attackers()
 
 
 @pytest.mark.parametrize("trust", [False, True])
@@ -172,14 +172,15 @@ def test_the_page_tells_who_was_in_quarantine_and_of_the_worst_class(trust: bool
     results = {"none": TrialResult(0.9, worst_class=0.5, honest_quarantined=2)}
     results["zero"] = TrialResult(0.9, worst_class=0.25, honest_quarantined=1, liars_quarantined=2)
     found = {trial: results[trial.attack] for trial in table.trials()}
-    text = "\n".join(robustness_page.section(table, found))
+    table = dataclasses.replace(table, found=found)
+    text = "\n".join(robustness_page.section(table))
     assert text.endswith("| `mean` | 50.0 | 25.0 |")
     assert trust == (
         "- `mean` had honest workers in quarantine under `none` (4 of 14 honest workers, 0 of 0 "
         "liars), `zero` (2 of 10 honest workers, 4 of 4 liars)." in text
     )
-    head = " ".join(robustness_page.head([table], found, "digits", "gossip bench")).split()
+    head = " ".join(robustness_page.head([table], "digits", "gossip bench")).split()
     assert trust == ("| `trust` | True |" in " ".join(head))
     assert "| `split` | dirichlet:0.1 |" in " ".join(head)
-    cells = table.as_data(found)["cells"]
+    cells = table.as_data()["cells"]
     assert [cell["honest_quarantined"] for cell in cells] == [[2, 2], [1, 1]]

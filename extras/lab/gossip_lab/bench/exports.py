@@ -15,7 +15,7 @@ from gossip_lab.pages import write_text
 from . import robustness_page
 
 if TYPE_CHECKING:
-    from .tables import Found, RobustnessCell, RobustnessTable
+    from .tables import RobustnessCell, RobustnessTable
 
 OUTCOMES = (
     *("accuracy", "worst_class", "validation", "skipped", "honest_quarantined"),
@@ -38,25 +38,23 @@ SPECIAL = {
 }
 
 
-def write_files(
-    options: Mapping[str, Any], tables: Sequence[RobustnessTable], found: Found
-) -> None:
+def write_files(options: Mapping[str, Any], tables: Sequence[RobustnessTable]) -> None:
     """Write the files that the options ``csv``, ``latex`` and ``record`` name.
 
     Raises: ConfigError: One cannot be written.
     """
     if options["csv"] is not None:
-        write_text(options["csv"], csv_of(tables, found))
+        write_text(options["csv"], csv_of(tables))
     if options["latex"] is not None:
-        write_text(options["latex"], latex_of(tables, found, options["data"]))
+        write_text(options["latex"], latex_of(tables, options["data"]))
     if options["record"] is not None:
-        write_records(options["record"], tables, found, options["into"], options["data"])
+        write_records(options["record"], tables, options["into"], options["data"])
 
 
-def csv_of(tables: Sequence[RobustnessTable], found: Found) -> str:
+def csv_of(tables: Sequence[RobustnessTable]) -> str:
     """Return the finished runs as CSV with a header. The row of a run has its settings, its result,
     and its ``curve`` as ``round:accuracy`` pairs separated by blanks."""
-    runs = {trial: outcome for table in tables for trial, outcome in table.runs(found)}
+    runs = {trial: outcome for table in tables for trial, outcome in table.runs()}
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     fields = dataclasses.fields(next(iter(runs)))
@@ -72,9 +70,7 @@ def csv_of(tables: Sequence[RobustnessTable], found: Found) -> str:
     return text.getvalue()
 
 
-def write_records(
-    path: Path, tables: Sequence[RobustnessTable], found: Found, folder: Path, data: str
-) -> None:
+def write_records(path: Path, tables: Sequence[RobustnessTable], folder: Path, data: str) -> None:
     """Write a row for each worker and round of all runs, with the settings of the run.
 
     Args:
@@ -90,7 +86,7 @@ def write_records(
 
     types = {"float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
     open_file = parquet.ParquetWriter if path.suffix == ".parquet" else arrow_csv.CSVWriter
-    trials = dict.fromkeys(trial for table in tables for trial, _ in table.runs(found))
+    trials = dict.fromkeys(trial for table in tables for trial, _ in table.runs())
     store = store_of(folder, data)
     writer: Any = None
     try:
@@ -119,15 +115,13 @@ def write_records(
         raise ConfigError(f"there is nothing to write to {path}: no run has records")
 
 
-def latex_of(tables: Sequence[RobustnessTable], found: Found, data: str) -> str:
+def latex_of(tables: Sequence[RobustnessTable], data: str) -> str:
     """Return LaTeX with one ``table`` environment for each table, in the style of booktabs. Failing
     cells are bold, undecided cells are italic."""
-    return "\n".join(
-        [r"% needs \usepackage{booktabs}", *(_latex(table, found, data) for table in tables)]
-    )
+    return "\n".join([r"% needs \usepackage{booktabs}", *(_latex(table, data) for table in tables)])
 
 
-def _latex(table: RobustnessTable, found: Found, data: str) -> str:
+def _latex(table: RobustnessTable, data: str) -> str:
     searched = len(table.choices) > 1
     learnt = "".join(char if char.isalnum() else "-" for char in Path(data).stem)
     last = ["settings"] if searched else []
@@ -135,23 +129,23 @@ def _latex(table: RobustnessTable, found: Found, data: str) -> str:
     columns = f"l{'r' * (len(table.attacks) + 1)}{'l' * len(last)}"
     lines = [
         r"\begin{table}",
-        rf"\caption{{{_caption(table, found, data)}}}",
+        rf"\caption{{{_caption(table, data)}}}",
         rf"\label{{tab:{learnt}-{robustness_page.kind_of(table)}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
         rf"{head} \\",
         r"\midrule",
     ]
-    for row in table.rows(found):
+    for row in table.rows():
         worst = _cell(row.worst) if row.worst.accuracies else "--"
         words = [worst, *map(_cell, row.cells.values())]
         if searched:
-            words.append(_plain(robustness_page.choice_text(table, row.rule, found)))
+            words.append(_plain(robustness_page.choice_text(table, row.rule)))
         lines.append(rf"{_word(row.rule)} & {' & '.join(words)} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
-def _caption(table: RobustnessTable, found: Found, data: str) -> str:
+def _caption(table: RobustnessTable, data: str) -> str:
     """Return the caption: the measured quantity, the settings, and the limit below which a cell
     fails."""
     several = len(table.seeds) > 1
@@ -159,8 +153,8 @@ def _caption(table: RobustnessTable, found: Found, data: str) -> str:
     settings = robustness_page.settings_of([table], data)
     said = [f"{_plain(name)} = {_plain(value)}" for name, value in settings.items()]
     said += [f"f = {table.f} of n = {table.n}, f = {table.declared_f} declared"]
-    reference = _math(robustness_page.percent(table.reference(found)))
-    limit = f"{100 * table.limit(found).mean:.1f}, {100 * table.fails_below:g} \\% of that"
+    reference = _math(robustness_page.percent(table.reference()))
+    limit = f"{100 * table.limit().mean:.1f}, {100 * table.fails_below:g} \\% of that"
     return (
         f"Test accuracy in percent, {measured}: {', '.join(said)}. Averaging without attack "
         f"reaches {reference}; the limit is {limit}. "

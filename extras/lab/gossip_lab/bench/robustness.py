@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import math
@@ -20,7 +21,7 @@ from gossip.launch.report import counted
 from .exchange import Json
 
 if TYPE_CHECKING:
-    from .tables import Found, RobustnessTable
+    from .tables import RobustnessTable
 
 COMPOSED = (
     "nnm+krum",
@@ -192,18 +193,18 @@ def robustness(
             robustness_page.check_place(path)
     wanted = [trial for table in tables for trial in table.trials()]
     found = store_of(into, data).read_all(wanted) if show else run_all(wanted, into, data, jobs)
+    tables = [dataclasses.replace(table, found=found) for table in tables]
     for table in tables:
-        _check_reference(table, found, into)
+        _check_reference(table, into)
     if out is not None:
-        head = robustness_page.head(tables, found, data, command)
-        robustness_page.write(out, tables, found, head, plot)
-    exports.write_files(options, tables, found)
+        head = robustness_page.head(tables, data, command)
+        robustness_page.write(out, tables, head, plot)
+    exports.write_files(options, tables)
     if as_json:
-        print(json.dumps([table.as_data(found) for table in tables]))
+        print(json.dumps([table.as_data() for table in tables]))
     else:
         parts = [
-            [robustness_page.title(table), "", *robustness_page.section(table, found)]
-            for table in tables
+            [robustness_page.title(table), "", *robustness_page.section(table)] for table in tables
         ]
         print("\n\n".join("\n".join(part) for part in parts))
 
@@ -352,10 +353,10 @@ def _check_record(path: Path | None) -> None:
     )
 
 
-def _check_reference(table: RobustnessTable, found: Found, into: Path) -> None:
+def _check_reference(table: RobustnessTable, into: Path) -> None:
     """Raise ConfigError if the reference accuracy is missing: that of averaging the honest workers
     alone."""
-    alone = [found[trial] for trial in table.without_attackers(found) if trial in found]
+    alone = [table.found[trial] for trial in table.without_attackers() if trial in table.found]
     if why := next((result.refused for result in alone if result.refused), ""):
         raise ConfigError(f"{table.n - table.f} honest workers alone cannot train: {why}")
     if not alone:

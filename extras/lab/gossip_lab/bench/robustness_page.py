@@ -22,7 +22,7 @@ from gossip_lab.pages import markdown_table
 from gossip_lab.splits import IID
 
 if TYPE_CHECKING:
-    from .tables import Found, RobustnessCell, RobustnessRow, RobustnessTable
+    from .tables import RobustnessCell, RobustnessRow, RobustnessTable
 
 ALWAYS_SHOWN = ("model", "rounds", "batch", "lr", "split")
 DASH = "-"
@@ -43,9 +43,7 @@ def check_place(path: Path) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def write(
-    path: Path, tables: Sequence[RobustnessTable], found: Found, head: Sequence[str], plot: bool
-) -> None:
+def write(path: Path, tables: Sequence[RobustnessTable], head: Sequence[str], plot: bool) -> None:
     """Write the page, with ``head`` above the tables, and a heat map of each table as a file next
     to it.
 
@@ -58,7 +56,7 @@ def write(
             lines += ["", title(table), ""]
             if plot:
                 picture = path.with_name(f"{path.stem}-{kind_of(table)}.png")
-                draw(table, found, picture)
+                draw(table, picture)
                 lines += [
                     (
                         f"![accuracy of each rule under each attack, {table.f} of {table.n} "
@@ -68,15 +66,15 @@ def write(
                 ]
             if plot and table.settings()["every"]:
                 picture = path.with_name(f"{path.stem}-curves-{kind_of(table)}.png")
-                draw_curves(table, found, picture)
+                draw_curves(table, picture)
                 lines += [f"![accuracy of each rule over the rounds]({picture.name})", ""]
-            lines += section(table, found)
+            lines += section(table)
         path.write_text("\n".join(lines) + "\n", "utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: str) -> list[str]:
+def head(tables: Sequence[RobustnessTable], data: str, command: str) -> list[str]:
     """Return the text above the tables. ``command`` is the command that writes the page."""
     table = tables[0]
     what = (
@@ -103,7 +101,7 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
             " Each rule has the settings with which it learns most under its worst attack, by the "
             "training samples that are held out; its last column names them."
         )
-    reached = " and ".join(f"{100 * each.reference(found).mean:.1f} %" for each in tables)
+    reached = " and ".join(f"{100 * each.reference().mean:.1f} %" for each in tables)
     limits = (
         f"This is {counted(len(table.seeds), 'seed')} and "
         f"{counted(table.settings()['rounds'], 'round')}: averaging without any "
@@ -125,7 +123,7 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         fill(reading),
         "",
         fill(limits),
-        *_calculated(tables, found),
+        *_calculated(tables),
     ]
 
 
@@ -141,20 +139,18 @@ def settings_of(tables: Sequence[RobustnessTable], data: str) -> dict[str, str]:
     return {**shown, "seeds": ", ".join(map(str, tables[0].seeds))}
 
 
-def choice_text(table: RobustnessTable, rule: str, found: Found) -> str:
+def choice_text(table: RobustnessTable, rule: str) -> str:
     """Return the best settings for a rule as text, without settings that have only one value to
     choose from."""
-    choice = table.chosen(rule, found)
+    choice = table.chosen(rule)
     varied = [name for name in choice if len({each[name] for each in table.choices}) > 1]
     return ", ".join(f"{name} = {choice[name] or 'none'}" for name in varied)
 
 
-def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
+def _calculated(tables: Sequence[RobustnessTable]) -> list[str]:
     """Return a line with the date, the commit, and the processors that the runs recorded."""
-    seen = {arithmetic for table in tables for arithmetic in table.arithmetics(found)}
-    version = code_version(Path(__file__).parent)
-    commit = f", commit {version['commit'][:8]}" if version is not None else ""
-    text = f"Made on {date.today().isoformat()} with gossip {__version__}{commit}."
+    seen = {arithmetic for table in tables for arithmetic in table.arithmetics()}
+    text = f"{made_text(Path(__file__).parent)}."
     if any(seen):
         what = " and ".join(sorted(arithmetic or "an unrecorded processor" for arithmetic in seen))
         text += (
@@ -163,6 +159,13 @@ def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
             "or one step decides."
         )
     return ["", fill(text)]
+
+
+def made_text(folder: Path) -> str:
+    """Return the date, the version of gossip and the commit of the code in this folder."""
+    version = code_version(folder)
+    commit = f", commit {version['commit'][:8]}" if version is not None else ""
+    return f"Made on {date.today().isoformat()} with gossip {__version__}{commit}"
 
 
 def title(table: RobustnessTable) -> str:
@@ -193,12 +196,12 @@ def kind_of(table: RobustnessTable) -> str:
     return f"{table.f}-of-{table.n}{told}{split}{steps}"
 
 
-def section(table: RobustnessTable, found: Found) -> list[str]:
+def section(table: RobustnessTable) -> list[str]:
     """Return the table as Markdown. Rows are rules, the most robust first; columns are attacks.
     Below the table are the rules that hold and the rules that cannot be run."""
-    reference = table.reference(found)
-    limit = table.limit(found)
-    rows = table.rows(found)
+    reference = table.reference()
+    limit = table.limit()
+    rows = table.rows()
     last = ["settings"] if len(table.choices) > 1 else []
     low, high = (100 * end for end in limit.interval)
     between = f" (between {low:.1f} and {high:.1f} %)" if len(limit.values) > 1 else ""
@@ -213,7 +216,7 @@ def section(table: RobustnessTable, found: Found) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         least = text_of(row.worst) if row.worst.accuracies else DASH
-        settings = [choice_text(table, row.rule, found)] if last else []
+        settings = [choice_text(table, row.rule)] if last else []
         texts.append([f"`{row.rule}`", least, *map(text_of, row.cells.values()), *settings])
         for why in dict.fromkeys(cell.why for cell in row.cells.values() if cell.why):
             reasons.setdefault(why, []).append(f"`{row.rule}`")
@@ -341,7 +344,7 @@ def _verdict(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]
     return lines
 
 
-def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
+def draw_curves(table: RobustnessTable, path: Path) -> None:
     """Draw the test accuracy over the rounds: a panel for each attack with a line for each rule,
     the mean over the seeds with its standard error."""
     from matplotlib.figure import Figure
@@ -353,7 +356,7 @@ def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
     for attack, axes in zip(table.attacks, panels.flat, strict=False):
         axes.set_title(attack, fontsize=9)
         for number, rule in enumerate(table.rules):
-            points = curve_of(table, rule, attack, found)
+            points = curve_of(table, rule, attack)
             if not points:
                 continue
             rounds, estimates = zip(*points, strict=True)
@@ -380,25 +383,23 @@ def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def curve_of(
-    table: RobustnessTable, rule: str, attack: str, found: Found
-) -> list[tuple[int, Estimate]]:
+def curve_of(table: RobustnessTable, rule: str, attack: str) -> list[tuple[int, Estimate]]:
     """Return each tested round with the accuracy after it, estimated over the seeds that tested at
     that round."""
     values: dict[int, list[float]] = {}
-    for outcome in table.results(rule, attack, found):
+    for outcome in table.results(rule, attack):
         for made, accuracy in outcome.curve:
             values.setdefault(made, []).append(accuracy)
     return [(made, Estimate(tuple(found_then))) for made, found_then in sorted(values.items())]
 
 
-def draw(table: RobustnessTable, found: Found, path: Path) -> None:
+def draw(table: RobustnessTable, path: Path) -> None:
     """Draw the accuracy for each rule (a row) and attack (a column). Red is a low accuracy; grey is
     a cell without an accuracy."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    rows = table.rows(found)
+    rows = table.rows()
     values: list[list[Any]] = [
         [100 * cell.mean if cell.accuracies else float("nan") for cell in row.cells.values()]
         for row in rows
@@ -407,7 +408,7 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     colours = mpl.colormaps["RdYlGn"].with_extremes(bad="0.85")
-    best = 100 * table.reference(found).mean
+    best = 100 * table.reference().mean
     picture = axes.imshow(
         values, cmap=colours, vmin=10, vmax=max(best, 11), aspect="auto", alpha=0.75
     )

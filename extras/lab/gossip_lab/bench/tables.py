@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any
@@ -86,6 +86,7 @@ class RobustnessTable:
         shared: Settings of all trials of the table.
         choices: Settings to choose from. Each rule is shown with those of the best accuracy under
             the worst attack, on the held-out samples. One element if there is no choice.
+        found: Results of the trials that were run.
     """
 
     n: int
@@ -97,6 +98,7 @@ class RobustnessTable:
     fails_below: float
     shared: Mapping[str, Any]
     choices: tuple[Choice, ...] = (NOTHING,)
+    found: Found = field(default_factory=dict)
 
     @staticmethod
     def defaults() -> dict[str, Any]:
@@ -134,53 +136,58 @@ class RobustnessTable:
             Trial("mean", NO_ATTACK, self.n - self.f, 0, seed, **settings) for seed in self.seeds
         ]
 
-    def results(self, rule: str, attack: str, found: Found) -> list[TrialResult]:
+    def results(self, rule: str, attack: str) -> list[TrialResult]:
         """Return the results of the finished seeds, with the rule's best settings."""
-        trials = self._of(rule, attack, self.chosen(rule, found))
-        return [found[trial] for trial in trials if trial in found]
+        return self._results_of(self._of(rule, attack, self.chosen(rule)))
 
-    def runs(self, found: Found) -> list[tuple[Trial, TrialResult]]:
+    def _results_of(self, trials: Iterable[Trial]) -> list[TrialResult]:
+        return [self.found[trial] for trial in trials if trial in self.found]
+
+    def runs(self) -> list[tuple[Trial, TrialResult]]:
         """Return all finished runs, in the order of ``trials``."""
-        return [(trial, found[trial]) for trial in self.trials() if trial in found]
+        return [(trial, self.found[trial]) for trial in self.trials() if trial in self.found]
 
-    def chosen(self, rule: str, found: Found) -> Choice:
+    def chosen(self, rule: str) -> Choice:
         """Return the settings with which the rule has the best mean accuracy under its worst
         attack, on the held-out samples. Return the first of equally good settings."""
         if len(self.choices) == 1:
             return self.choices[0]
 
-        def worst(choice: Choice) -> float:
-            cells = [_validated(self._of(rule, attack, choice), found) for attack in self.attacks]
-            return min(cells)
-
-        return max(self.choices, key=worst)
-
-    def without_attackers(self, found: Found) -> list[Trial]:
-        """Return the trials in which only the honest workers are averaged, with the settings that
-        are best for averaging. No trust table judges these workers."""
-        best = max(self.choices, key=lambda choice: _validated(self._alone(choice), found))
-        return self._alone(best)
-
-    def reference(self, found: Found) -> Estimate:
-        """Return the accuracy of averaging the honest workers alone."""
-        return Estimate(
-            tuple(
-                found[trial].accuracy or 0.0
-                for trial in self.without_attackers(found)
-                if trial in found
-            )
+        return max(
+            self.choices,
+            key=lambda choice: min(
+                self._validated(self._of(rule, attack, choice)) for attack in self.attacks
+            ),
         )
 
-    def limit(self, found: Found) -> Estimate:
+    def _validated(self, trials: Iterable[Trial]) -> float:
+        """Return the mean accuracy on the held-out samples; -1 if no samples are held out or no
+        trial was run."""
+        known = [result.validation for result in self._results_of(trials)]
+        values = [value for value in known if value is not None]
+        return fmean(values) if values else -1.0
+
+    def without_attackers(self) -> list[Trial]:
+        """Return the trials in which only the honest workers are averaged, with the settings that
+        are best for averaging. No trust table judges these workers."""
+        best = max(self.choices, key=lambda choice: self._validated(self._alone(choice)))
+        return self._alone(best)
+
+    def reference(self) -> Estimate:
+        """Return the accuracy of averaging the honest workers alone."""
+        alone = self._results_of(self.without_attackers())
+        return Estimate(tuple(result.accuracy or 0.0 for result in alone))
+
+    def limit(self) -> Estimate:
         """Return the accuracy below which a rule fails: a share of the reference accuracy, with the
         relative uncertainty of the reference."""
-        return self.reference(found).times(self.fails_below)
+        return self.reference().times(self.fails_below)
 
-    def cells(self, found: Found) -> dict[tuple[str, str], RobustnessCell]:
+    def cells(self) -> dict[tuple[str, str], RobustnessCell]:
         """Return all cells; the key is (rule, attack). On average 5 % of the ``holds`` and
         ``fails`` are wrong."""
         margins = {
-            (rule, attack): self._margins(rule, attack, found)
+            (rule, attack): self._margins(rule, attack)
             for rule in self.rules
             for attack in self.attacks
         }
@@ -188,42 +195,42 @@ class RobustnessTable:
         level = false_discovery_level(p_values)
         return {
             key: RobustnessCell(
-                tuple(self.results(*key, found)), compare(margin, level) if margin.values else ""
+                tuple(self.results(*key)), compare(margin, level) if margin.values else ""
             )
             for key, margin in margins.items()
         }
 
-    def _margins(self, rule: str, attack: str, found: Found) -> Estimate:
+    def _margins(self, rule: str, attack: str) -> Estimate:
         """Return how far the accuracies are above the limit, seed by seed; no values if a run has
         no accuracy."""
-        trials = self._of(rule, attack, self.chosen(rule, found))
+        trials = self._of(rule, attack, self.chosen(rule))
         runs = [
-            (found[trial].accuracy, found[alone].accuracy or 0.0)
-            for trial, alone in zip(trials, self.without_attackers(found), strict=True)
-            if trial in found and alone in found
+            (self.found[trial].accuracy, self.found[alone].accuracy or 0.0)
+            for trial, alone in zip(trials, self.without_attackers(), strict=True)
+            if trial in self.found and alone in self.found
         ]
         known = [(it, alone) for it, alone in runs if it is not None]
         if len(known) < len(runs):
             return Estimate(())
         return Estimate(tuple(it - self.fails_below * alone for it, alone in known))
 
-    def rows(self, found: Found) -> list[RobustnessRow]:
+    def rows(self) -> list[RobustnessRow]:
         """Return a row for each rule, the most robust rule first."""
-        cells = self.cells(found)
+        cells = self.cells()
         rows = [
             RobustnessRow(rule, {attack: cells[rule, attack] for attack in self.attacks})
             for rule in self.rules
         ]
         return sorted(rows, key=_weakness)
 
-    def arithmetics(self, found: Found) -> list[str]:
+    def arithmetics(self) -> list[str]:
         """Return the different arithmetics of the table's runs: more than one if the runs were made
         on different machines."""
-        return sorted({found[trial].arithmetic for trial in self.trials() if trial in found})
+        return sorted({result.arithmetic for _, result in self.runs()})
 
-    def as_data(self, found: Found) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         listed = []
-        for (rule, attack), cell in self.cells(found).items():
+        for (rule, attack), cell in self.cells().items():
             outcomes = cell.outcomes if cell.accuracies else ()
             listed.append(
                 {
@@ -252,23 +259,15 @@ class RobustnessTable:
         if len(self.choices) > 1:
             for name in self.choices[0]:
                 about[name] = list(dict.fromkeys(choice[name] for choice in self.choices))
-            about["chosen"] = {rule: dict(self.chosen(rule, found)) for rule in self.rules}
+            about["chosen"] = {rule: dict(self.chosen(rule)) for rule in self.rules}
         about |= {
-            "arithmetic": self.arithmetics(found),
-            "without_attackers": self.reference(found).as_data(),
+            "arithmetic": self.arithmetics(),
+            "without_attackers": self.reference().as_data(),
             "fails_below": self.fails_below,
-            "limit": self.limit(found).as_data(),
+            "limit": self.limit().as_data(),
         }
         return {**about, "cells": listed}
 
 
 def _weakness(row: RobustnessRow) -> tuple[float, str]:
     return (-row.worst.mean if row.worst.accuracies else 2.0, row.rule)
-
-
-def _validated(trials: list[Trial], found: Found) -> float:
-    """Return the mean accuracy on the held-out samples; -1 if no samples are held out or no trial
-    was run."""
-    known = [found[trial].validation for trial in trials if trial in found]
-    values = [value for value in known if value is not None]
-    return fmean(values) if values else -1.0
