@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
 
-from gossip import __version__
-from gossip.run import code_version
-from gossip_lab.bench.robustness_page import NOT_RUN, fill, percent
+from gossip_lab.bench.robustness_page import NOT_RUN, fill, made_text, percent
 from gossip_lab.bench.trial_store import arithmetic
 from gossip_lab.estimates import Estimate
 from gossip_lab.pages import markdown_table, replace_between
@@ -84,9 +81,7 @@ def page(sweep: Sweep) -> list[str]:
 
 
 def _made(sweep: Sweep) -> str:
-    version = code_version(Path(__file__).parent)
-    commit = f", commit {version['commit'][:8]}" if version is not None else ""
-    text = f"Made on {date.today().isoformat()} with gossip {__version__}{commit}, {arithmetic()}."
+    text = f"{made_text(Path(__file__).parent)}, {arithmetic()}."
     cells = len(sweep.grid.cells)
     if missing := sweep.missing + len(sweep.errors):
         text += f" **{missing} of {cells} runs are missing**: `{NOT_RUN}`, or fewer seeds."

@@ -23,12 +23,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gossip_lab import data_sets, estimates
+from gossip_lab import data_sets
 from gossip_lab.playground import World
 from gossip_lab.playground.engines import SweepSettings
 from gossip_lab.playground.grids import Grid
 from gossip_lab.playground.played import PlayedRun
-from gossip_lab.playground.sweeps import read_sweep
+from gossip_lab.playground.sweeps import mean_text, read_sweep
 
 Runs: TypeAlias = dict[tuple[str, ...], dict[int, tuple[World, PlayedRun]]]
 """World and run for each setting and seed. The outer key is the varied values, the inner key the
@@ -196,14 +196,6 @@ def mean_cosine(world: World) -> float:
     directions = updates / updates.norm(dim=1, keepdim=True)
     pairs = len(peers) * (len(peers) - 1)
     return (float((directions @ directions.T).sum()) - len(peers)) / pairs
-
-
-def mean_text(values: list[float], digits: int) -> str:
-    """Return a mean with the half-width of its 95 % confidence interval."""
-    estimate = estimates.Estimate(tuple(values))
-    if len(values) < 2:
-        return f"{estimate.mean:.{digits}f}"
-    return f"{estimate.mean:.{digits}f} ± {estimate.interval[1] - estimate.mean:.{digits}f}"
 
 
 if __name__ == "__main__":

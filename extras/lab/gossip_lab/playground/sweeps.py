@@ -132,7 +132,7 @@ class Sweep:
         for setting in found[shown[0]]:
             last = [list(found[metric][setting].values())[-1:] for metric in shown]
             seeds = str(len(last[0][0].values) if last[0] else 0)
-            texts = [_mean_text(each[0]) if each else "-" for each in last]
+            texts = [mean_text(each[0].values) if each else "-" for each in last]
             rows.append((*map(plain, setting), seeds, str(stopped.get(setting, 0)), *texts))
         return head, rows
 
@@ -149,10 +149,13 @@ def plain(value: Any) -> str:
     return (" ".join(value) or "none") if isinstance(value, tuple) else str(value)
 
 
-def _mean_text(estimate: estimates.Estimate) -> str:
+def mean_text(values: Iterable[float], digits: int = 4) -> str:
+    """Return a mean with the half-width of its 95 % confidence interval."""
+    estimate = estimates.Estimate(tuple(values))
+    text = f"{estimate.mean:.{digits}f}"
     if len(estimate.values) < 2:
-        return f"{estimate.mean:.4f}"
-    return f"{estimate.mean:.4f} ± {estimate.interval[1] - estimate.mean:.4f}"
+        return text
+    return f"{text} ± {estimate.interval[1] - estimate.mean:.{digits}f}"
 
 
 def grid(  # noqa: PLR0913 - the options of a sweep, by name
