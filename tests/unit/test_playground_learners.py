@@ -30,8 +30,8 @@ def batches_of(n: int, batch: int = BATCH, features: int = FEATURES) -> Batches:
     return Batches(torch.rand(50, features, generator=draw), chosen, labels[chosen])
 
 
-def cohort_of(way: WayName, spec: str = "mlp:7-5", threads: int = 2) -> Cohort:
-    return Cohort(make_model(spec, FEATURES, CLASSES, seed=3), FEATURES, way, threads)
+def cohort_of(way: WayName, spec: str = "mlp:7-5") -> Cohort:
+    return Cohort(make_model(spec, FEATURES, CLASSES, seed=3), FEATURES, way)
 
 
 def parameters_of(cohort: Cohort, n: int) -> Tensor:
@@ -95,7 +95,7 @@ def test_a_learner_does_not_depend_on_the_others_in_its_chunk(way: WayName) -> N
     cohort = cohort_of(way)
     parameters, batches = parameters_of(cohort, 130), batches_of(130)
     together = cohort.gradients(parameters, batches)
-    alone = cohort_of(way, threads=1).gradients(
+    alone = cohort.gradients(
         parameters[70:], Batches(batches.images, batches.chosen[70:], batches.labels[70:])
     )
     torch.testing.assert_close(together[70:], alone)
@@ -103,7 +103,7 @@ def test_a_learner_does_not_depend_on_the_others_in_its_chunk(way: WayName) -> N
 
 def test_replicas_in_one_expanded_row_give_the_same_bits_as_copies() -> None:
     cohort = cohort_of("auto")
-    assert (cohort.way, cohort.why) == ("products", "")
+    assert cohort.way == "products"
     batches = batches_of(N)
     expanded = cohort.gradients(cohort.initial.expand(N, -1), batches)
     copied = cohort.gradients(cohort.initial.repeat(N, 1), batches)
@@ -137,10 +137,13 @@ class _Branching(nn.Module):
         return output if output.sum() > 0 else 2 * output
 
 
-def test_a_module_that_vmap_refuses_is_computed_by_the_loop_and_the_reason_is_kept() -> None:
-    cohort = Cohort(_Branching(), FEATURES)
+def test_a_module_that_vmap_refuses_is_computed_by_the_loop_and_the_reason_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO"):
+        cohort = Cohort(_Branching(), FEATURES)
     assert cohort.way == "loop"
-    assert cohort.why.startswith("vmap: ")
+    assert "because vmap failed: " in caplog.text
     assert cohort.gradients(cohort.initial.expand(N, -1), batches_of(N)).abs().sum() > 0
     with pytest.raises(RuntimeError):
         Cohort(_Branching(), FEATURES, "vmap")

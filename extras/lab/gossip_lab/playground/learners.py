@@ -11,6 +11,7 @@ the other, for all modules.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ from torch.nn.functional import cross_entropy
 
 from gossip.errors import ConfigError
 
+log = logging.getLogger(__name__)
 WayName = Literal["auto", "products", "vmap", "loop"]
 IMAGES_AT_ONCE = 256
 """Maximum number of images in a forward pass of one learner. Larger passes do not fit into the
@@ -101,26 +103,17 @@ class Cohort:
             dropout. Its parameters become the initial parameters.
         features: Number of features of a sample.
         way: Way to compute; ``auto`` is the fastest way that the model allows.
-        threads: Number of threads; None means one thread for each processor that this process may
-            use.
 
     Attributes:
         initial: ``(d,)`` float32, the initial parameters.
         d: Number of parameters.
         shapes: Shapes of the model's parameter tensors, in their order in ``initial``.
         way: The way in use.
-        why: Reason why a faster way is not in use; empty if the fastest way is in use.
 
-    Raises: ConfigError: The model has buffers or dropout, or cannot be computed in this way.
+    Raises: ConfigError: The model has buffers or dropout.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        features: int,
-        way: WayName = "auto",
-        threads: int | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, features: int, way: WayName = "auto") -> None:
         if (buffers := [name for name, _ in model.named_buffers()]) or _is_random(model):
             raise ConfigError(
                 f"the model has {'the buffers ' + ', '.join(buffers) if buffers else 'dropout'}: "
@@ -130,9 +123,9 @@ class Cohort:
         self.initial = torch.cat([each.detach().flatten() for each in model.parameters()]).float()
         self.d = len(self.initial)
         self.shapes = tuple([tuple(each.shape) for each in model.parameters()])
-        self.way, self.why = way, ""
-        self._way = self._chosen_way(model, features, way)
-        self._threads = threads or len(os.sched_getaffinity(0))
+        self.way = way
+        self._way = self._chosen_way(model, features)
+        self._threads = len(os.sched_getaffinity(0))
 
     def gradients(self, parameters: Tensor, batches: Batches) -> Tensor:
         """Return the gradients of the mean loss of each learner's batch, ``(n, d)``.
@@ -208,33 +201,27 @@ class Cohort:
         finally:
             torch.set_num_threads(within)
 
-    def _chosen_way(self, model: nn.Module, features: int, way: WayName) -> _Way:
+    def _chosen_way(self, model: nn.Module, features: int) -> _Way:
         layers = _linear_layers(model)
-        if way in ("auto", "products"):
-            if layers is not None:
-                self.way = "products"
-                return _Products(layers)
-            if way == "products":
-                raise ConfigError(
-                    "the model is not a sequence of linear layers with ReLUs between them",
-                    "vmap or loop",
-                )
+        if layers is not None and self.way in ("auto", "products"):
+            self.way = "products"
+            return _Products(layers)
         forward = _Forward(model)
-        if way == "loop":
-            return _loop(forward)
         vmapped = _vmapped(forward)
         images, labels = torch.zeros(2, 1, features), torch.zeros(2, 1, dtype=torch.int64)
-        try:
-            vmapped.write_gradients(
-                self.initial.expand(2, -1), images, labels, torch.empty(2, self.d)
-            )
-        except Exception as error:
-            if way == "vmap":
-                raise
-            self.way, self.why = "loop", f"vmap: {type(error).__name__}: {error}"
-            return _loop(forward)
-        self.way = "vmap"
-        return vmapped
+        out = torch.empty(2, self.d)
+        if self.way != "loop":
+            try:
+                vmapped.write_gradients(self.initial.expand(2, -1), images, labels, out)
+            except Exception as error:
+                if self.way == "vmap":
+                    raise
+                log.info("learners run one by one, because vmap failed: %s", error)
+            else:
+                self.way = "vmap"
+                return vmapped
+        self.way = "loop"
+        return _loop(forward)
 
 
 class _Forward:
