@@ -345,7 +345,7 @@ def test_a_round_that_begins_again_replaces_the_update_in_computation() -> None:
         UpdateBook(parts),
         RuleRunner(parts.rule, centered=False),
         parts.task,
-        *(16, 0, lambda peer, round_id: 0.05, lambda *recorded: None),
+        *(0, lambda peer, round_id: 0.05, lambda *recorded: None),
     )
     trainer = LearningTrainer(0, shared)
     (_, old), (_, new) = (trainer.on_effect(events.StartRound(k, None), 0.0)[0] for k in (0, 1))

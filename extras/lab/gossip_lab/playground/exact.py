@@ -101,7 +101,6 @@ def _make_swarm(parts: Parts, recorder: Recorder) -> Swarm[Peer]:
         UpdateBook(parts),
         RuleRunner(parts.rule, centered=not parts.topology.rolling),
         parts.task,
-        parts.task.batch * parts.task.local_steps,
         parts.settings.seed,
         seconds_of,
         recorder.record_state,

@@ -153,7 +153,7 @@ class RollingWorld:
             self._bytes += nbytes
         if verdict is not None:
             self._step(verdict.aggregate)
-        self._samples += len(taken) * self._task.batch * self._task.local_steps
+        self._samples += len(taken) * self._task.samples
         return verdict, taken
 
     def _locked_peers(self) -> NDArray[np.bool_]:
@@ -262,10 +262,9 @@ class RollingWorld:
             return
         contributors: list[Contribution] = []
         if verdict is not None:
-            samples = self._task.batch * self._task.local_steps
             columns = taken.tolist(), verdict.weights.tolist(), verdict.outlyingness.tolist()
             contributors = [
-                Contribution(peer, samples, weight, far)
+                Contribution(peer, self._task.samples, weight, far)
                 for peer, weight, far in zip(*columns, strict=True)
             ]
         rejected.sort(key=lambda rejection: rejection.peer)

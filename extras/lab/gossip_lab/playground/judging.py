@@ -46,7 +46,6 @@ class Judges:
         """
         self._settings, self._rule, self._n = parts.settings, parts.rule, parts.peers
         self._task, self._parameters = parts.task, parameters
-        self._samples = parts.task.batch * parts.task.local_steps
         self._judged = parts.settings.f > 0  # with f = 0 no peer is ever in quarantine
         self._tables = [new_table(parts.settings) for _ in range(self._n if self._judged else 0)]
         self._out = torch.empty(0, parts.task.cohort.d)  # reused, because allocating is slow
@@ -222,7 +221,7 @@ class Judges:
             verdicts = []
             if end - begin > 1 and not results.failed[at]:
                 verdicts = [
-                    Contribution(members[i], self._samples, 0.0, far[i])
+                    Contribution(members[i], self._task.samples, 0.0, far[i])
                     for i in range(begin, end)
                     if members[i] != peer
                 ]

@@ -28,7 +28,6 @@ class SharedParts:
     """Parts that the trainers of all peers share.
 
     Attributes:
-        samples: Number of samples in an update.
         seed: Seed of the sketches.
         seconds: Function ``(peer, round) -> seconds``: virtual time to compute an update.
         record_state: Function that is called when a peer has a new state, with the effect that
@@ -39,7 +38,6 @@ class SharedParts:
     updates: UpdateBook
     rule: RuleRunner
     task: Task
-    samples: int
     seed: int
     seconds: Callable[[PeerId, int], float]
     record_state: Callable[[PeerId, ModelState, events.Apply | events.Restore], None]
@@ -122,7 +120,7 @@ class LearningTrainer:
                 own_parameters, parameters = parameters, payload_of(false)
         self._computing = events.Contributed(
             go.round_id,
-            self.shared.samples,
+            self.shared.task.samples,
             (updates.payload(promise),),
             parameters=parameters,
             sketch=b"" if parameters is None else sketch(parameters.data, self.shared.seed),

@@ -166,7 +166,7 @@ class Recorder(Observer):
             self.round_id + 1,
             times[(len(present) - 1) // 2],
             self._nbytes,
-            self._updates * task.batch * task.local_steps,
+            self._updates * task.samples,
             parameters,
             is_present,
             self._count_locked(record, present),

@@ -64,6 +64,11 @@ class Task:
         return np.concatenate(self.shares), lengths.cumsum() - lengths, lengths
 
     @property
+    def samples(self) -> int:
+        """Number of samples in an update."""
+        return self.batch * self.local_steps
+
+    @property
     def vectors_mixed(self) -> int:
         """Number of vectors that a peer pushes in an exchange of parameters."""
         return 3 if self.optimizer == "adamw-mixed" else 1
@@ -74,7 +79,7 @@ class Task:
         if self.order is not None:
             return torch.from_numpy(self.order.draw_batches(peers, round_ids))
         flat, begins, lengths = self._flat
-        at = np.arange(self.local_steps * self.batch)[None, :]
+        at = np.arange(self.samples)[None, :]
         rounds = np.broadcast_to(np.asarray(round_ids, np.int64), peers.shape)
         limits = lengths[peers][:, None]
         drawn = draw_below(limits, "batch", self.seed, peers[:, None], rounds[:, None], at)
