@@ -14,7 +14,7 @@ from gossip.vectors import sketch
 from .judging import Judges
 from .learners import chunks
 from .presence import Peers, Times
-from .pushing import PUSH, Pushes
+from .pushing import PUSH, Pushes, last_of_each
 
 Floats = NDArray[np.float64]
 
@@ -74,11 +74,7 @@ class MixingStrength:
         counts = (known["arrives_s"] <= closes_s[receivers]) & np.isfinite(closes_s[receivers])
         counts &= (known["round"] > oldest) & ~self._judges.are_locked(receivers, senders)
         some = known[counts]
-        pairs = some["receiver"] * n + some["sender"]
-        order = np.lexsort((some["round"], pairs))
-        is_newest = np.ones(len(order), bool)
-        is_newest[:-1] = pairs[order][1:] != pairs[order][:-1]
-        some = some[order[is_newest]]
+        some = some[last_of_each(some["receiver"] * n + some["sender"], some["round"])]
         of = np.searchsorted(peers, some["receiver"])
         sizes = np.bincount(of, minlength=len(peers))
         if not len(some):

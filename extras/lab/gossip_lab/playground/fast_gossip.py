@@ -76,7 +76,7 @@ class GossipWorld:
         times = schedule.end_round()
         peers = times.peers
         self._bytes += times.nbytes
-        self._samples += len(peers) * self._task.batch * self._task.local_steps
+        self._samples += len(peers) * self._task.samples
         if (policy := self._parts.moves) is not None and policy.is_due(self._round_id):
             updates = self._vectors.vectors[self._sent_rows["gradient"][peers]]
             self._task, nbytes = self._task.swap_samples(policy, peers, updates, self._round_id)

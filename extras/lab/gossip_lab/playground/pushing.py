@@ -25,6 +25,15 @@ PUSH = np.dtype(
 """Dtype of a push. ``row`` is the row of the pushed vector in ``VectorRows``."""
 
 
+def last_of_each(keys: NDArray[np.int64], by: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the index of the element with the largest ``by`` of each group of equal keys, in the
+    order of the keys. Of equally large elements, it is the last."""
+    order = np.lexsort((by, keys))
+    is_last = np.ones(len(order), bool)
+    is_last[:-1] = keys[order][1:] != keys[order][:-1]
+    return order[is_last]
+
+
 class VectorRows:
     """Matrix of vectors, with free rows for new vectors.
 
@@ -106,11 +115,8 @@ class PushStore:
         is_later = (ahead > 0) & np.isin(pairs, expected)
         worth = np.where(is_due, ahead, -np.inf)
         worth[is_later] = -self._staleness_max - ahead[is_later]
-        order = np.lexsort((worth, pairs))
-        is_best = np.ones(len(order), bool)
-        is_best[:-1] = pairs[order][1:] != pairs[order][:-1]
-        used = np.zeros(len(order), bool)
-        used[order[is_best]] = worth[order[is_best]] > -np.inf
+        best, used = last_of_each(pairs, worth), np.zeros(len(pairs), bool)
+        used[best] = worth[best] > -np.inf
         self.pushes = np.concatenate([coming, here[~used & (ahead > 0)]])
         chosen: Pushes = here[used]
         return chosen

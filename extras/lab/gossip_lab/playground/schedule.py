@@ -25,7 +25,7 @@ from .fast_rolling import APPLY_S, RULE_S
 from .graces import Graces
 from .parts import Parts
 from .presence import Peers, Presence, Times
-from .pushing import PUSH, Pushes
+from .pushing import PUSH, Pushes, last_of_each
 
 PACES_KEPT = 8
 """Number of latest rounds from which the usual duration of a round is computed."""
@@ -98,12 +98,8 @@ def find_passed_s(pushes: Pushes, n: int, f: int) -> Times:
     if not len(pushes):
         return found
     # Sorting the structured array itself would take many times as long.
-    pairs = pushes["receiver"] * n + pushes["sender"]
-    order = np.lexsort((pushes["arrives_s"], pairs))
-    pairs, arrives_s = pairs[order], pushes["arrives_s"][order]
-    is_first = np.ones(len(pairs), bool)
-    is_first[1:] = pairs[1:] != pairs[:-1]
-    receivers, arrives_s = pairs[is_first] // n, arrives_s[is_first]
+    firsts = last_of_each(pushes["receiver"] * n + pushes["sender"], -pushes["arrives_s"])
+    receivers, arrives_s = pushes["receiver"][firsts], pushes["arrives_s"][firsts]
     order = np.lexsort((arrives_s, receivers))
     receivers, arrives_s = receivers[order], arrives_s[order]
     ranks = np.arange(len(receivers)) - np.searchsorted(receivers, receivers)
@@ -133,8 +129,7 @@ class Schedule:
         self._mixing = MixingController(0, parts.settings.gossip, parts.settings.f)
         self._round_id = 0  # first round that is not over
         self._times: dict[int, GossipTimes] = {}
-        self._edges: dict[tuple[int, Roster], tuple[Peers, Peers, Times]] = {}
-        self._degrees: dict[tuple[int, Roster], Peers | None] = {}
+        self._edges: dict[tuple[int, Roster], tuple[Peers, Peers, Times, Peers | None]] = {}
         self._rounds = np.zeros(n, np.int64)  # current or next round of each peer
         self._ready_s = np.zeros(n)  # time at which each peer can begin this round
         self._compute_s = np.zeros(n)
@@ -175,7 +170,7 @@ class Schedule:
         times = self._times.pop(self._round_id)
         self._round_id += 1
         for key in [key for key in self._edges if key[0] < self._round_id]:
-            del self._edges[key], self._degrees[key]
+            del self._edges[key]
         # The count includes peers that still run but have not closed the round: they skip it.
         count = int(np.sum(np.isfinite(times.close_s) | self.presence.runs))
         closed_s = np.sort(times.close_s[times.peers])
@@ -316,12 +311,11 @@ class Schedule:
                 for count in range(int(degrees.max(initial=0)) + 1)
             ]
             travel_s += np.array(transfers_s)[np.bincount(senders, minlength=n)[senders]]
-            self._edges[round_id, roster] = senders, receivers, travel_s
             counts = np.bincount(senders, minlength=n) if found.metropolis else None
-            self._degrees[round_id, roster] = counts
-        times = self._times_of(round_id)
-        times.roster, times.degrees = roster.peers, self._degrees[round_id, roster]
-        return self._edges[round_id, roster]
+            self._edges[round_id, roster] = senders, receivers, travel_s, counts
+        times, edges = self._times_of(round_id), self._edges[round_id, roster]
+        times.roster, times.degrees = roster.peers, edges[3]
+        return edges[:3]
 
     # --- close ------------------------------------------------------------------------------------
 
