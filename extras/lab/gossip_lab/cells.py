@@ -1,7 +1,7 @@
 """Cells of a table, run in parallel. The result of each cell is stored in its own file, so the same
 command resumes after an interrupt.
 
-    store = CellStore(Path("runs/mine"))
+    store = CellStore(Path("runs/mine"), asdict, lambda cell, row: row)
     rows = run_cells([MyCell(seed) for seed in range(5)], play, store, jobs=2)
 
 A cell is a frozen dataclass, and ``play(cell)`` returns its row, a dictionary of JSON values.
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
+from functools import partial
 from hashlib import blake2b
 from multiprocessing import active_children
 from pathlib import Path
@@ -42,16 +42,6 @@ Cell = TypeVar("Cell", bound=Hashable)
 Result = TypeVar("Result")
 
 
-def facts_of(cell: Any) -> dict[str, Any]:
-    """Return the fields of a cell as a dictionary, with nested dataclasses as dictionaries."""
-    return asdict(cell)
-
-
-def row_itself(cell: Any, row: Row) -> Row:
-    """Return the row itself as the result of the cell."""
-    return row
-
-
 class CellStore(Generic[Cell, Result]):
     """Folder with the rows of cells, one file each.
 
@@ -66,8 +56,8 @@ class CellStore(Generic[Cell, Result]):
     def __init__(
         self,
         folder: Path,
-        facts_of: Callable[[Cell], Mapping[str, Any]] = facts_of,
-        result_of: Callable[[Cell, Row], Result | None] = row_itself,  # type: ignore[assignment]
+        facts_of: Callable[[Cell], Mapping[str, Any]],
+        result_of: Callable[[Cell, Row], Result | None],
     ) -> None:
         self.folder, self.facts_of, self.result_of = folder, facts_of, result_of
 
@@ -162,6 +152,24 @@ def run_cells(
         LocalError: A process was killed; finished cells are stored.
         KeyboardInterrupt: Ctrl-C was pressed; finished cells are stored.
     """
+    return run_missing(cells, partial(_run_in_pool, play, jobs), store, quiet=quiet)
+
+
+def run_missing(
+    cells: Iterable[Cell],
+    run: Callable[[list[Cell], Callable[[Cell, Row], None]], None],
+    store: CellStore[Cell, Result],
+    *,
+    quiet: bool = False,
+) -> dict[Cell, Result]:
+    """Run the cells that are not in the store yet, and return the results of all cells.
+
+    Args:
+        run: Runs the missing cells. It passes each cell and its row to its second argument as soon
+            as the cell is finished.
+
+    Raises: ConfigError: The folder cannot be created or written to.
+    """
     wanted = list(dict.fromkeys(cells))
     found = store.read_all(wanted)
     missing = [cell for cell in wanted if cell not in found]
@@ -169,21 +177,34 @@ def run_cells(
         return found
     store.make_folder()
     progress = ProgressLines(len(missing), len(found), quiet)
+
+    def keep(cell: Cell, row: Row) -> None:
+        found[cell] = store.keep(cell, row)
+        progress.add_one()
+
+    try:
+        run(missing, keep)
+    except BaseException:
+        progress.print_stop(store.folder)
+        raise
+    return {cell: found[cell] for cell in wanted}
+
+
+def _run_in_pool(
+    play: Callable[[Cell], Row], jobs: int, cells: list[Cell], keep: Callable[[Cell, Row], None]
+) -> None:
     others = set(active_children())
     with spawn_context() as context:
-        pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _begin)
+        pool = ProcessPoolExecutor(min(jobs, len(cells)), context, _begin)
         try:
-            running = {pool.submit(play, cell): cell for cell in missing}
+            running = {pool.submit(play, cell): cell for cell in cells}
             for done in as_completed(running):
-                cell = running[done]
-                found[cell] = store.keep(cell, done.result())
-                progress.add_one()
+                keep(running[done], done.result())
         except BaseException as error:
             workers = set(active_children()) - others
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in workers:
                 worker.terminate()
-            progress.print_stop(store.folder)
             if isinstance(error, BrokenProcessPool):
                 raise LocalError(
                     "a process of the cells was killed, perhaps for lack of memory "
@@ -191,7 +212,6 @@ def run_cells(
                 ) from error
             raise
         pool.shutdown()
-    return {cell: found[cell] for cell in wanted}
 
 
 def _begin() -> None:

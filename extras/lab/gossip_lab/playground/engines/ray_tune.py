@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from gossip_lab.cells import ProgressLines, Row as StoredRow
+from gossip_lab.cells import Row as StoredRow, run_missing
 from gossip_lab.playground.grids import CellResult, WorldCell, play_cell, store_of
 from gossip_lab.playground.played import Row
 
@@ -20,11 +21,12 @@ from .settings import SweepSettings
 def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
     """Run the cells as trials, and store each result when it arrives."""
     store = store_of(settings.cells)
-    found = store.read_all(cells)
-    missing = [cell for cell in cells if cell not in found]
-    if not missing:
-        return found
-    store.make_folder()
+    return run_missing(cells, partial(_run, settings), store, quiet=settings.quiet)
+
+
+def _run(
+    settings: SweepSettings, cells: list[WorldCell], keep: Callable[[WorldCell, StoredRow], None]
+) -> None:
     # Keep the working directory, because the paths of a cell's files are relative to it.
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     import ray
@@ -34,19 +36,13 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     if starts_ray:
         own = {"num_cpus": settings.jobs, "include_dashboard": False}
         ray.init(log_to_driver=False, **({} if "RAY_ADDRESS" in os.environ else own))
-    progress = ProgressLines(len(missing), len(found), settings.quiet)
-
-    def keep(at: int, row: StoredRow) -> None:
-        found[missing[at]] = store.keep(missing[at], row)
-        progress.add_one()
-
     tuner = tune.Tuner(
-        tune.with_parameters(_play, cells=missing),
-        param_space={"cell": tune.grid_search(list(range(len(missing))))},
+        tune.with_parameters(_play, cells=cells),
+        param_space={"cell": tune.grid_search(list(range(len(cells))))},
         tune_config=tune.TuneConfig(max_concurrent_trials=settings.jobs),
         run_config=tune.RunConfig(
             storage_path=str((settings.folder / "ray").resolve()),
-            callbacks=[_keeper(keep)],
+            callbacks=[_keeper(lambda at, row: keep(cells[at], row))],
             verbose=0,
         ),
     )
@@ -57,7 +53,6 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     finally:
         if starts_ray:
             ray.shutdown()
-    return {cell: found[cell] for cell in cells}
 
 
 def _play(config: dict[str, Any], cells: Sequence[WorldCell]) -> None:
