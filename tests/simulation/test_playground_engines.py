@@ -138,7 +138,7 @@ def test_colluding_attackers_aggregate_as_the_judge_does(kind: Kind) -> None:
     loss = task.reference_loss(here, 0, peer=0)
     expected = rule(-updates if mix else updates, f=1, **loss.inputs(rule.needs, mix=mix))
     attackers.inform_of_loss(here, 0, kind)
-    found = attackers._known.rule(here - updates) - here if mix else attackers._known.rule(updates)
+    found = attackers._rule(here - updates) - here if mix else attackers._rule(updates)
     assert torch.cosine_similarity(found, expected, dim=0) > 0.95
     assert found.norm() == pytest.approx(float(expected.norm()), rel=0.1)
 

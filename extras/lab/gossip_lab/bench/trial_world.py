@@ -21,7 +21,7 @@ from gossip.faults import ByzantineFault
 from gossip.run import fitting
 from gossip_lab import data_sets
 from gossip_lab.data_sets import TrainingData
-from gossip_lab.playground import World, attacking, fast_rolling, mishaps
+from gossip_lab.playground import World, fast_rolling, mishaps
 
 from .encoded import EncodedLink
 from .trials import NO_ATTACK, RECORD, Trial, TrialResult, read_attack
@@ -175,9 +175,7 @@ class TrialWorld(fast_rolling.RollingWorld):
         if self._parts.mishaps.byzantine:
             rule = self._parts.rule
             inputs = self._rule_inputs(self._settings.f, "spy")
-            self._attackers.inform(
-                attacking.Knowledge(partial(rule, **inputs), self._locked_peers())
-            )
+            self._attackers.inform(partial(rule, **inputs), self._locked_peers())
             self._attackers.falsify(updates, np.arange(len(peers)), peers, self._round_id)
         return updates if self._link is None else self._link.pass_updates(updates, self._round_id)
 

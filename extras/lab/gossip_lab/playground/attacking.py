@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 
@@ -23,19 +22,6 @@ from .parts import Parts
 Kind: TypeAlias = Literal["gradient", "parameters", "first", "second"]
 """Kinds of vectors that peers push; ``first`` and ``second`` are the moments of AdamW."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Knowledge:
-    """Knowledge of colluding attackers besides the honest vectors.
-
-    Attributes:
-        rule: The rule as the server of the round runs it, ``(m, d) -> (d,)``.
-        locked: ``(n,)`` bool: peers in quarantine; the rule does not receive their updates.
-    """
-
-    rule: attacks.Aggregator
-    locked: NDArray[np.bool_]
 
 
 class Attackers:
@@ -57,7 +43,8 @@ class Attackers:
         n, seed = parts.peers, parts.settings.seed
         self.flipped, self.false, self.apart, self.colluding = np.zeros((4, n), bool)
         self._parts, self._honest = parts, parts.honest
-        self._known = Knowledge(partial(parts.rule, f=parts.settings.f), np.zeros(n, bool))
+        self._rule: attacks.Aggregator = partial(parts.rule, f=parts.settings.f)
+        self._locked = np.zeros(n, bool)
         # An attack has an instance for each kind of vectors, because an attack may have a memory.
         self._attacks: list[tuple[ByzantineFault, dict[Kind, attacks.Attack]]] = []
         self._alone: dict[tuple[Kind, int], attacks.Attack] = {}
@@ -92,10 +79,15 @@ class Attackers:
             frozenset(),
         )
 
-    def inform(self, known: Knowledge) -> None:
-        """Set the knowledge of the attackers for this round. By default attackers know the rule,
-        and assume that no peer is in quarantine."""
-        self._known = known
+    def inform(self, rule: attacks.Aggregator, locked: NDArray[np.bool_]) -> None:
+        """Set the knowledge of colluding attackers for this round. By default they know the rule,
+        and assume that no peer is in quarantine.
+
+        Args:
+            rule: The rule as the server of the round runs it, ``(m, d) -> (d,)``.
+            locked: ``(n,)``: peers in quarantine; the rule does not receive their updates.
+        """
+        self._rule, self._locked = rule, locked
 
     def inform_of_loss(self, parameters: Tensor, round_id: int, kind: Kind = "gradient") -> None:
         """Let colluding attackers evaluate a rule that needs a loss, as a peer with these
@@ -113,7 +105,7 @@ class Attackers:
                 return rule(vectors - parameters, **inputs) + parameters
             return rule(vectors, **inputs)
 
-        self._known = replace(self._known, rule=aggregate)
+        self._rule = aggregate
 
     def falsify(
         self,
@@ -131,14 +123,14 @@ class Attackers:
             rows: ``(m,)``: row of ``vectors`` with the true vector of each of ``peers``.
             peers: ``(m,)``, ascending.
         """
-        known, is_honest = self._known, self._honest[peers]
+        is_honest, is_locked = self._honest[peers], self._locked[peers]
         for fault, of_kind in self._attacks:
             attack = of_kind[kind]
             lying = np.isin(peers, fault.peers)
             if attack.tells_each or not lying.any():
                 continue
             honest = is_honest if is_honest.any() else lying
-            locked = known.locked[peers[honest]]
+            locked = is_locked[honest]
             if not attack.guesses:
                 for row, peer in zip(rows[lying].tolist(), peers[lying].tolist(), strict=True):
                     alone = self._alone[kind, peer]
@@ -147,12 +139,12 @@ class Attackers:
                         vectors[row] = alone(vectors[row], round_id)
                 continue
             own = vectors[rows[lying]]
-            free = ~np.concatenate([locked, known.locked[peers[lying]]])
+            free = ~np.concatenate([locked, is_locked[lying]])
             with self._drawing(fault, kind, round_id):
                 vectors[rows[lying]] = attack.collude(
                     vectors[rows[honest]],
                     len(own),
-                    rule=partial(_try_rule, known.rule, free),
+                    rule=partial(_try_rule, self._rule, free),
                     own=own,
                     round_id=round_id,
                     locked=np.flatnonzero(locked).tolist(),
