@@ -91,10 +91,10 @@ def main() -> int:
                     found = ratios(took[OURS], took[GLOO])
                     rows.append({"mbit": mbit, "numbers": numbers, "encoding": encoding, **took})
                     middle = [sorted(took[side])[len(took[side]) // 2] for side in (GLOO, OURS)]
+                    lacking = took["rounds_without_somebody"]
                     print(
                         f"| {mbit or '-'} | {numbers:,} | {encoding} | {1e3 * middle[0]:.1f} | "
-                        f"{1e3 * middle[1]:.1f} | {found.median:.2f} ({found.least:.2f} to "
-                        f"{found.most:.2f}) | {took['rounds_without_somebody']} |",
+                        f"{1e3 * middle[1]:.1f} | {found.text()} | {lacking} |",
                         flush=True,
                     )
     return conclude(

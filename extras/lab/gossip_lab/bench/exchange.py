@@ -272,35 +272,28 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:,.2f}"
 
 
-def _spread(figures: dict[str, float], show: Any) -> str:
-    return f"{show(figures['median'])} ({show(figures['least'])} to {show(figures['most'])})"
-
-
-def _plain(figure: float) -> str:
-    return f"{figure:.2f}"
-
-
 def _exchanges(row: dict[str, Any]) -> tuple[str, Sides]:
     """Return the unit, and the figures of both sides: the time of an exchange."""
-    seconds = row["seconds"]
+    turns = row["turns"]
     return "ms", [
-        ("gloo", _spread(seconds[GLOO], _ms)),
-        ("gossip", _spread(seconds[GOSSIP], _ms)),
-        ("gossip over gloo, within a turn", _spread(row["ratio"], _plain)),
+        ("gloo", Spread.of(turns[GLOO]).text(_ms)),
+        ("gossip", Spread.of(turns[GOSSIP]).text(_ms)),
+        ("gossip over gloo, within a turn", ratios(turns[GOSSIP], turns[GLOO]).text()),
     ]
 
 
 def _steps(row: dict[str, Any]) -> tuple[str, Sides]:
     """Return the unit, and the figures of both sides: the steps in a second."""
     turns = row["turns"]
-    per_s = {name: Spread.of([1 / each for each in turns[name]]) for name in (GLOO, GOSSIP)}
+    gloo, gossip = (
+        Spread.of([1 / each for each in turns[name]]).text("{:,.1f}".format)
+        for name in (GLOO, GOSSIP)
+    )
+    within = ratios(turns[GLOO], turns[GOSSIP]).text()
     return "steps/s", [
-        ("DDP over gloo", _spread(asdict(per_s[GLOO]), lambda each: f"{each:,.1f}")),
-        ("gossip", _spread(asdict(per_s[GOSSIP]), lambda each: f"{each:,.1f}")),
-        (
-            "gossip over DDP, within a turn",
-            _spread(asdict(ratios(turns[GLOO], turns[GOSSIP])), _plain),
-        ),
+        ("DDP over gloo", gloo),
+        ("gossip", gossip),
+        ("gossip over DDP, within a turn", within),
     ]
 
 
@@ -312,7 +305,7 @@ def _show(row: dict[str, Any], title: str, unit: str, sides: Sides, quiet: bool)
         *sides,
         ("processor time of a peer, gloo, ms", _ms(spent[GLOO])),
         ("processor time of a peer, gossip, ms", _ms(spent[GOSSIP])),
-        ("the same, gossip over gloo", _plain(spent[GOSSIP] / spent[GLOO])),
+        ("the same, gossip over gloo", f"{spent[GOSSIP] / spent[GLOO]:.2f}"),
         ("limit, ms: copy the numbers once", _ms(best["copy_s"])),
         ("limit, ms: over a unix socket", _ms(best["unix_s"])),
         ("limit, ms: over TCP", _ms(best["tcp_s"])),

@@ -100,18 +100,10 @@ def aggregators(
     tables: list[TimingTable] = []
     try:
         for count, length in zip(n, d, strict=True):
-            tables.append(
-                measure(
-                    count,
-                    length,
-                    count // 5 if f is None else f,
-                    specs,
-                    repetitions,
-                    byzfl,
-                    explain,
-                )
-            )
-            print_table(tables[-1], out)
+            tolerated = count // 5 if f is None else f
+            table = measure(count, length, tolerated, specs, repetitions, byzfl, explain)
+            tables.append(table)
+            print_table(table, out)
     except KeyboardInterrupt:
         print(
             f"interrupted; complete: {len(tables)} of {counted(len(n), 'table')}", file=sys.stderr
@@ -138,18 +130,15 @@ class TimingCell:
         passes: Median, over the repetitions, of the rule's time divided by the time of the pass
             right before it.
         byzfl_ms: Milliseconds of byzfl's version of the rule, if byzfl has one.
+        ratio: Time of byzfl as a multiple of the rule's time.
     """
 
     rule: str
     ms: float | None
     passes: float | None
-    byzfl_ms: float | None = None
-    note: str = ""
-
-    @property
-    def ratio(self) -> float | None:
-        """Time of byzfl as a multiple of the rule's time."""
-        return None if self.ms is None or self.byzfl_ms is None else self.byzfl_ms / self.ms
+    byzfl_ms: float | None
+    note: str
+    ratio: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +224,8 @@ def measure(
         over = [took / one for took, one in zip(own.took, own.passes, strict=True)]
         note = f"byzfl: {other.failed}" if other.failed else ""
         in_passes = statistics.median(over) if over else None
-        cells.append(TimingCell(own.name, own.ms, in_passes, other.ms, own.failed or note))
+        ratio = other.ms / own.ms if own.ms and other.ms else None
+        cells.append(TimingCell(own.name, own.ms, in_passes, other.ms, own.failed or note, ratio))
     return TimingTable(n, d, f, 1e3 * statistics.median(passes), cells)
 
 
@@ -280,10 +270,4 @@ def _show(value: float | None, digits: int) -> str:
 
 
 def _json(tables: Sequence[TimingTable]) -> str:
-    found = []
-    for table in tables:
-        made = asdict(table)
-        for cell, drawn in zip(table.cells, made["cells"], strict=True):
-            drawn["ratio"] = cell.ratio
-        found.append(made)
-    return json.dumps({"environment": environment(), "tables": found})
+    return json.dumps({"environment": environment(), "tables": list(map(asdict, tables))})

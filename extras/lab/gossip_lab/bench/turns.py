@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -30,6 +30,9 @@ class Spread:
     @classmethod
     def of(cls, figures: Sequence[float]) -> Spread:
         return cls(statistics.median(figures), min(figures), max(figures))
+
+    def text(self, show: Callable[[float], str] = "{:.2f}".format) -> str:
+        return f"{show(self.median)} ({show(self.least)} to {show(self.most)})"
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
