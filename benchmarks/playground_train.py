@@ -46,7 +46,7 @@ def main() -> None:
         chosen = parts.task.draw_batches(local, round_id)[0].chunk(steps)[step % steps]
         optimizer.zero_grad()
         cross_entropy(model(data.images[chosen]), data.labels[chosen]).backward()
-        computes_s = float(parts.compute.seconds(local, round_id)[0]) / steps
+        computes_s = float(parts.compute(local, round_id)[0]) / steps
         time.sleep(max(0.0, began + computes_s - time.monotonic()))
         computed_s += time.monotonic() - began
         optimizer.step()

@@ -40,36 +40,32 @@ def test_durations_have_units() -> None:
 
 
 def test_constant_and_uniform_times_are_within_their_bounds() -> None:
-    assert (read_compute("constant:50ms", 0).seconds(PEERS, 3) == 0.05).all()
-    drawn = read_compute("uniform:40ms:0.06", 0).seconds(PEERS, 3)
+    assert (read_compute("constant:50ms", 0)(PEERS, 3) == 0.05).all()
+    drawn = read_compute("uniform:40ms:0.06", 0)(PEERS, 3)
     assert 0.04 <= drawn.min() < 0.041
     assert 0.059 < drawn.max() <= 0.06
 
 
 def test_lognormal_peers_keep_their_factor_and_vary_a_little() -> None:
     compute = read_compute("lognormal:0.3:100ms", 1)
-    logs = np.log([compute.seconds(PEERS, round_id) / 0.1 for round_id in range(30)])
+    logs = np.log([compute(PEERS, round_id) / 0.1 for round_id in range(30)])
     assert logs.mean(axis=0).std() == pytest.approx(0.3, rel=0.05)
     assert logs.std(axis=0).mean() == pytest.approx(JITTER, rel=0.05)
     assert np.median(logs) == pytest.approx(0, abs=0.02)
-    assert read_compute("lognormal:0.3", 1).seconds(PEERS, 0) == pytest.approx(
-        compute.seconds(PEERS, 0) / 2
-    )
+    assert read_compute("lognormal:0.3", 1)(PEERS, 0) == pytest.approx(compute(PEERS, 0) / 2)
 
 
 @pytest.mark.parametrize("spec", ["uniform:0.1:0.2", "lognormal:0.5", "constant:1"])
 def test_times_of_a_peer_do_not_depend_on_who_else_is_drawn(spec: str) -> None:
     compute = read_compute(spec, 7)
-    assert (
-        compute.seconds(PEERS, 5)[[3, 9]].tolist() == compute.seconds(np.array([3, 9]), 5).tolist()
-    )
+    assert compute(PEERS, 5)[[3, 9]].tolist() == compute(np.array([3, 9]), 5).tolist()
 
 
 def test_measured_times_are_drawn_from_those_of_one_peer_each(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
     path.write_text("peer,seconds\n4,1.5\n0, 0.1\n0,0.2\n\n0,0.3\n")
     compute = read_compute(f"measured:{path}", 0)
-    found = np.array([compute.seconds(PEERS, round_id) for round_id in range(5)])
+    found = np.array([compute(PEERS, round_id) for round_id in range(5)])
     assert set(found[:, 0::2].ravel()) == {0.1, 0.2, 0.3}
     assert (found[:, 1::2] == 1.5).all()
     assert found[:, 0::2].mean() == pytest.approx(0.2, abs=0.01)
@@ -99,9 +95,9 @@ def test_a_profile_of_gossip_plan_gives_the_time_of_a_batch(tmp_path: Path) -> N
     )
     compute = read_compute(f"measured:{fast}, {slow}", 0, batch=16, local_steps=3)
     expected = [3 * 2 * (0.03 + 16 * 3 * each) for each in (0.001, 0.01)]
-    assert compute.seconds(np.arange(4), 9) == pytest.approx(expected * 2)
+    assert compute(np.arange(4), 9) == pytest.approx(expected * 2)
     parts = World(peers=2, batch=8, local_steps=2, compute=f"measured:{fast}").build()
-    assert parts.compute.seconds(np.arange(2), 0) == pytest.approx([2 * 2 * (0.03 + 8 * 0.003)] * 2)
+    assert parts.compute(np.arange(2), 0) == pytest.approx([2 * 2 * (0.03 + 8 * 0.003)] * 2)
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def _make_swarm(parts: Parts, recorder: Recorder) -> Swarm[Peer]:
 
     @lru_cache(maxsize=64)
     def undisturbed(round_id: int) -> NDArray[np.float64]:
-        return parts.compute.seconds(everybody, round_id)
+        return parts.compute(everybody, round_id)
 
     def seconds_of(peer: PeerId, round_id: int) -> float:
         return float(undisturbed(round_id)[peer]) * disruptions.slowness(peer, swarm.now)

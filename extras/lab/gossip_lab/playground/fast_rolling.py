@@ -87,7 +87,7 @@ class RollingWorld:
         member = np.zeros(n, bool)
         member[self._roster] = True
         begin_s = np.where(member & presence.runs, self._ready_s, np.inf)
-        compute_s = self._parts.compute.seconds(np.arange(n), self._round_id)
+        compute_s = self._parts.compute(np.arange(n), self._round_id)
         finish_s = begin_s + compute_s * presence.slowness(self._now_s)
         presence.strike(np.full(n, self._round_id), begin_s, finish_s)
         server, serves_s = self._find_server(self._serving_order())

@@ -235,7 +235,7 @@ class Schedule:
         begin_s = np.full(n, np.inf)
         begin_s[begun] = self._ready_s[begun]
         for round_id, some in by_round(self._rounds, begun):
-            self._compute_s[some] = self._parts.compute.seconds(some, round_id)
+            self._compute_s[some] = self._parts.compute(some, round_id)
         now_s = float(begin_s.min())
         self._compute_s[begun] *= presence.slowness(now_s)[begun]
         finish_s = begin_s + self._compute_s

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,70 +42,55 @@ _COMPUTE_HINT = (
 _LINKS_HINT = "delay:20ms-50ms,bytes:12.5MB,uplink:5MB, each per second; or measured:PROFILE.toml"
 
 
-class ComputeTimes(Protocol):
-    """Compute times of updates."""
-
-    def seconds(self, peers: NDArray[np.int64], round_id: int) -> NDArray[np.float64]:
-        """Return the compute time of each peer's update in the round, in seconds."""
-        ...
+ComputeTimes: TypeAlias = Callable[[NDArray[np.int64], int], NDArray[np.float64]]
+"""Function ``(peers, round) -> seconds``: compute time of each peer's update in the round."""
 
 
-@dataclass(frozen=True, slots=True)
-class UniformCompute:
-    """The compute time of each update is uniformly distributed between two bounds, in seconds."""
+def uniform(least_s: float, most_s: float, seed: int) -> ComputeTimes:
+    """Return compute times that are uniformly distributed between two bounds, in seconds."""
 
-    least_s: float
-    most_s: float
-    seed: int
+    def seconds(peers: NDArray[np.int64], round_id: int) -> NDArray[np.float64]:
+        drawn = draw_uniform("compute", seed, peers, round_id)
+        return np.asarray(least_s + (most_s - least_s) * drawn)
 
-    def seconds(self, peers: NDArray[np.int64], round_id: int) -> NDArray[np.float64]:
-        drawn = draw_uniform("compute", self.seed, peers, round_id)
-        return np.asarray(self.least_s + (self.most_s - self.least_s) * drawn)
+    return seconds
 
 
-@dataclass(frozen=True, slots=True)
-class LognormalCompute:
-    """The compute time is the median, times a constant random factor for each peer, times a small
-    random factor for each update (``JITTER``).
+def lognormal(median_s: float, sigma: float, seed: int) -> ComputeTimes:
+    """Return compute times that are the median, times a constant random factor for each peer, times
+    a small random factor for each update (``JITTER``).
 
-    Attributes:
+    Args:
         median_s: Compute time of the median peer, in seconds.
         sigma: Standard deviation of the logarithm of the peers' factors. With 0.3 the slowest of
             20 peers takes about 1.75 times as long as the median.
     """
 
-    median_s: float
-    sigma: float
-    seed: int
+    def seconds(peers: NDArray[np.int64], round_id: int) -> NDArray[np.float64]:
+        factors = sigma * draw_normal("compute/peer", seed, peers)
+        factors = factors + JITTER * draw_normal("compute", seed, peers, round_id)
+        return np.asarray(median_s * np.exp(factors))
 
-    def seconds(self, peers: NDArray[np.int64], round_id: int) -> NDArray[np.float64]:
-        factors = self.sigma * draw_normal("compute/peer", self.seed, peers)
-        factors = factors + JITTER * draw_normal("compute", self.seed, peers, round_id)
-        return np.asarray(self.median_s * np.exp(factors))
+    return seconds
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MeasuredCompute:
-    """Compute times are drawn from the times of measured peers. Peer p has the times of measured
-    peer p modulo the number of measured peers.
+def measured(times_s: Sequence[NDArray[np.float64]], seed: int) -> ComputeTimes:
+    """Return compute times that are drawn from the times of measured peers. Peer p has the times of
+    measured peer p modulo the number of measured peers.
 
-    Attributes:
+    Args:
         times_s: For each measured peer, one or more compute times of an update, in seconds.
     """
+    flat, lengths = np.concatenate(times_s), np.array([len(each) for each in times_s])
+    begins = lengths.cumsum() - lengths
 
-    times_s: Sequence[NDArray[np.float64]]
-    seed: int
-    _flat: NDArray[np.float64] = field(init=False)
-    _lengths: NDArray[np.int64] = field(init=False)
+    def seconds(peers: NDArray[np.int64], round_id: int) -> NDArray[np.float64]:
+        rows = peers % len(lengths)
+        return np.asarray(
+            flat[begins[rows] + draw_below(lengths[rows], "compute", seed, peers, round_id)]
+        )
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_flat", np.concatenate(self.times_s))
-        object.__setattr__(self, "_lengths", np.array([len(each) for each in self.times_s]))
-
-    def seconds(self, peers: NDArray[np.int64], round_id: int) -> NDArray[np.float64]:
-        rows = peers % len(self._lengths)
-        drawn = draw_below(self._lengths[rows], "compute", self.seed, peers, round_id)
-        return np.asarray(self._flat[(self._lengths.cumsum() - self._lengths)[rows] + drawn])
+    return seconds
 
 
 def read_duration(text: str) -> float:
@@ -126,9 +111,9 @@ def read_compute(spec: str, seed: int, batch: int = 1, local_steps: int = 1) -> 
 
     - ``constant:T``: T for all peers and rounds.
     - ``uniform:LEAST:MOST``: uniformly distributed, drawn for each peer and round.
-    - ``lognormal:SIGMA[:MEDIAN]``: see ``LognormalCompute``; the median is 50 ms by default.
+    - ``lognormal:SIGMA[:MEDIAN]``: see ``lognormal``; the median is 50 ms by default.
     - ``measured:FILE.csv``: a file with the columns ``peer,seconds`` and one line for each measured
-      update; see ``MeasuredCompute``.
+      update; see ``measured``.
     - ``measured:FILE.toml,FILE.toml``: profiles of ``gossip plan profile``. A local step takes the
       time of the forward and backward passes of all layers on a batch.
 
@@ -136,7 +121,7 @@ def read_compute(spec: str, seed: int, batch: int = 1, local_steps: int = 1) -> 
     """
     name, _, rest = spec.partition(":")
     if name == "measured" and rest:
-        return MeasuredCompute(_read_measured(rest, batch, local_steps), seed)
+        return measured(_read_measured(rest, batch, local_steps), seed)
     words = rest.split(":") if rest else []
     try:
         values = [float(words[0])] if name == "lognormal" else []
@@ -145,11 +130,11 @@ def read_compute(spec: str, seed: int, batch: int = 1, local_steps: int = 1) -> 
         values = [math.nan]
     if all(0 < value < math.inf for value in values):
         if name == "constant" and len(values) == 1:
-            return UniformCompute(values[0], values[0], seed)
+            return uniform(values[0], values[0], seed)
         if name == "uniform" and len(values) == 2 and values[0] <= values[1]:
-            return UniformCompute(values[0], values[1], seed)
+            return uniform(values[0], values[1], seed)
         if name == "lognormal" and len(values) in (1, 2):
-            return LognormalCompute([*values, 0.05][1], values[0], seed)
+            return lognormal([*values, 0.05][1], values[0], seed)
     raise ConfigError(f"there are no compute times {spec!r}", _COMPUTE_HINT)
 
 
