@@ -36,6 +36,7 @@ from whole_runs import GOSSIP, conclude, environment, folder, parser, summary_of
 
 from gossip.faults import Fault, FaultPlan, Hang, Partition, Restart, Slow
 from gossip.run.telemetry import read_lines
+from gossip_lab.workers import end_process
 
 BATCH = 8
 APART_S = 15.0  # minimum time between two faults of one peer
@@ -169,9 +170,7 @@ def play(run: Path, options: argparse.Namespace, plan: FaultPlan | None) -> tupl
                 time.sleep(0.5)
         finally:
             guests.end()
-            if launcher.poll() is None:
-                launcher.terminate()
-            launcher.wait(120.0)
+            end_process(launcher, 120.0)
     if launcher.returncode:
         print(f"exit code {launcher.returncode}: {log}", file=sys.stderr)
     return time.monotonic() - began, growth.leaks()
@@ -231,8 +230,7 @@ class Guests:
 
     def end(self) -> None:
         for _, guest in self._here:
-            guest.terminate()
-            guest.wait(60.0)
+            end_process(guest, 60.0)
 
 
 def judge(run: Path, alone: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
@@ -269,7 +267,7 @@ def judge(run: Path, alone: Path, options: argparse.Namespace) -> tuple[dict[str
 
 
 def main() -> int:
-    made = parser(__doc__, peers=8, seed="of the faults")
+    made = parser(__doc__, "of the faults")
     made.add_argument("--epochs", type=int, default=4)
     made.add_argument("--pause", type=float, default=0.06, help="seconds that a step sleeps")
     made.add_argument("--minutes", type=float, default=30.0, help="duration of the faults")

@@ -17,6 +17,7 @@ rounds before the kill.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 from collections.abc import Iterable
@@ -106,19 +107,26 @@ def read_run(parts: Parts, run: Path, rounds: int, every: int) -> Curve:
     reached: dict[int, list[float]] = {every: [], rounds: []}
     nbytes = 0
     for peer in sorted(set(range(parts.peers)) - killed):
-        applied = json.loads((run / f"times-{peer}.json").read_text("utf-8"))
         for round_id, times in reached.items():
-            times.append(next(at for done, at, _ in applied if done >= round_id))
+            times.append(reached_s(run, peer, round_id))
         nbytes += sent_payload_bytes(run / f"peer-{peer}" / "events.jsonl")
-    accuracies = {}
-    for round_id in range(every, rounds + 1, every):
-        saved = [
-            np.fromfile(path, np.float32)
-            for peer in range(parts.peers)
-            if parts.honest[peer] and (path := run / f"parameters-{peer}-{round_id}.f32").exists()
-        ]
-        accuracies[round_id] = mean_accuracy(parts, torch.from_numpy(np.stack(saved)))
+    evaluated = range(every, rounds + 1, every)
+    accuracies = {round_id: saved_accuracy(parts, run, round_id) for round_id in evaluated}
     return Curve(accuracies, nbytes, _seconds_per_round(reached))
+
+
+def reached_s(run: Path, peer: int, round_id: int) -> float:
+    """Return the time at which a peer of a run had applied this number of rounds."""
+    applied = json.loads((run / f"times-{peer}.json").read_text("utf-8"))
+    return float(next(at for done, at, _ in applied if done >= round_id))
+
+
+def saved_accuracy(parts: Parts, run: Path, round_id: int) -> float:
+    """Return the mean accuracy of the parameters that honest peers saved after a round; NaN if no
+    peer saved any."""
+    paths = [run / f"parameters-{peer}-{round_id}.f32" for peer in np.flatnonzero(parts.honest)]
+    saved = [torch.from_numpy(np.fromfile(path, np.float32)) for path in paths if path.exists()]
+    return mean_accuracy(parts, torch.stack(saved)) if saved else math.nan
 
 
 def computed_times(run: Path) -> Iterable[str]:
@@ -200,7 +208,7 @@ def table(found: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def main() -> int:
-    arguments = parser(__doc__, 8, "of the worlds")
+    arguments = parser(__doc__, "of the worlds")
     arguments.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     arguments.add_argument("--rounds", type=int, default=60)
     arguments.add_argument("--every", type=int, default=10, help="rounds between evaluations")

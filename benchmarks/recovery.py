@@ -37,7 +37,7 @@ ACCURACY_LOSS_MAX = 0.01
 
 
 def main() -> int:
-    parser = whole_runs.parser(__doc__, peers=8, seed="of the killed peers")
+    parser = whole_runs.parser(__doc__, "of the killed peers")
     parser.add_argument("--seconds", type=float, default=180.0, help="duration of the kills")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two kills")
     options = parser.parse_args()

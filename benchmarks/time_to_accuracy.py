@@ -18,7 +18,6 @@ not within 25 % of the real time.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -28,8 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from playground_real import mean_accuracy, run_real
+from playground_real import mean_accuracy, reached_s, run_real, saved_accuracy
 from whole_runs import conclude, folder, parser
 
 from gossip_lab import World
@@ -108,19 +106,13 @@ def predict(parts: Parts, engine: EngineName, options: argparse.Namespace) -> tu
 
 def read_time(parts: Parts, run: Path, rounds: int, options: argparse.Namespace) -> float:
     """Return the seconds from the first round to the target, by the clocks of the stable peers."""
-    clocks = [
-        json.loads((run / f"times-{peer}.json").read_text("utf-8")) for peer in range(STABLE_PEERS)
-    ]
-
-    def median_s(round_id: int) -> float:
-        reached = [next(at for done, at, _ in clock if done >= round_id) for clock in clocks]
-        return float(statistics.median(reached))
-
     for round_id in range(options.every, rounds + 1, options.every):
-        files = sorted(run.glob(f"parameters-*-{round_id}.f32"))
-        saved = [torch.from_numpy(np.fromfile(path, np.float32)) for path in files]
-        if saved and mean_accuracy(parts, torch.stack(saved)) >= options.target:
-            return median_s(round_id) - median_s(1)
+        if saved_accuracy(parts, run, round_id) >= options.target:
+            first_s, last_s = (
+                statistics.median(reached_s(run, peer, each) for peer in range(STABLE_PEERS))
+                for each in (1, round_id)
+            )
+            return last_s - first_s
     return math.inf
 
 
@@ -140,7 +132,7 @@ def time_case(
 
 
 def main() -> int:
-    arguments = parser(__doc__, 8, "of the worlds")
+    arguments = parser(__doc__, "of the worlds")
     arguments.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     arguments.add_argument("--target", type=float, default=0.95)
     arguments.add_argument("--every", type=int, default=2, help="rounds between evaluations")

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gossip_lab.workers import end_process
+
 HERE = Path(__file__).resolve().parent
 GOSSIP = [sys.executable, "-m", "gossip.launch.cli"]
 RUN_TIMEOUT_S = 300.0
@@ -57,28 +59,18 @@ def run_gossip(words: Sequence[str], log: Path, **extra: str) -> None:
         except subprocess.TimeoutExpired:
             raise Failed(f"not done in {RUN_TIMEOUT_S:.0f} s\n{last_words(log)}") from None
         finally:
-            end(running)
+            end_process(running, END_S)
     if running.returncode:
         raise Failed(f"exit code {running.returncode}\n{last_words(log)}")
 
 
-def end(running: subprocess.Popen[bytes]) -> None:
-    """End a process, with SIGTERM first, so that a ``gossip run`` can end its peers."""
-    running.terminate()
-    try:
-        running.wait(END_S)
-    except subprocess.TimeoutExpired:
-        running.kill()
-        running.wait()
-
-
-def parser(doc: str | None, peers: int, seed: str) -> argparse.ArgumentParser:
+def parser(doc: str | None, seed: str) -> argparse.ArgumentParser:
     """Return a parser with ``--peers``, ``--seed``, ``--into`` and ``--json``. ``seed`` is the help
     text of ``--seed``."""
     made = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("-n", "--peers", type=int, default=peers)
+    made.add_argument("-n", "--peers", type=int, default=8)
     made.add_argument("--seed", type=int, default=0, help=seed)
     made.add_argument(
         "--into", type=Path, help="folder for the runs; a temporary one when left out"

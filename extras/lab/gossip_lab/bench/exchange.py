@@ -20,6 +20,7 @@ import typer
 
 from gossip.errors import ConfigError, LocalError
 from gossip.interpreter import python_command
+from gossip_lab.workers import end_process
 
 from .side_by_side import GLOO, GOSSIP, TURN, BenchTask
 from .turns import REPETITIONS, Spread, as_json, draw, progress, ratios
@@ -226,12 +227,7 @@ def _followed(command: Sequence[str], title: str, turns: int) -> str:
                     last = [*last[-14:], line.rstrip()]
         finally:
             progress("")
-            if running.poll() is None:
-                running.terminate()
-            try:
-                running.wait(END_S)
-            except subprocess.TimeoutExpired:
-                running.kill()
+            end_process(running, END_S)
     return "\n".join(last)
 
 

@@ -24,6 +24,7 @@ from gossip.errors import ConfigError, UnknownName
 from gossip.interpreter import python_command
 from gossip.launch.signals import AT_ONCE
 from gossip.run import read_lines
+from gossip_lab.workers import end_process
 
 from .fields import write_toml
 from .played import Row
@@ -145,7 +146,7 @@ class RunCommand:
             except subprocess.TimeoutExpired:
                 how = f"was ended after {self.timeout_s:g} s, the timeout_s of [run]"
             finally:
-                _end(launcher)
+                end_process(launcher, END_S, AT_ONCE)  # without waiting for the end of the round
         if launcher.returncode:
             how = how or f"ended with {launcher.returncode}"
             last = " | ".join(log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:])
@@ -155,17 +156,6 @@ class RunCommand:
             raise ConfigError("the script logged no metrics", f"peer.log(accuracy=...); see {run}")
         shutil.rmtree(folder)
         yield from found
-
-
-def _end(launcher: subprocess.Popen[bytes]) -> None:
-    """End the launcher and its peers if they still run, without waiting for the end of their
-    round."""
-    launcher.send_signal(AT_ONCE)
-    try:
-        launcher.wait(END_S)
-    except subprocess.TimeoutExpired:
-        launcher.kill()
-        launcher.wait()
 
 
 def _ends_with_parent() -> Callable[[], None]:
