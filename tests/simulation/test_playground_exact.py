@@ -394,13 +394,14 @@ def test_updates_that_are_not_finite_lose_no_round() -> None:
     assert np.diff([each.samples for each in found]).tolist() == [4 * 16] * (ROUNDS - 1)
 
 
-def test_an_attack_on_single_receivers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="each receiver"):
-        play_moments(
-            "exact", World(peers=4, topology="random-k:k=2", faults=("dissensus:3",)).build()
-        )
-
-
-def test_colluding_attackers_are_refused_in_gossip_rounds() -> None:
-    with pytest.raises(ConfigError, match="rolling rounds only"):
-        play_moments("exact", World(peers=6, topology="ring", faults=("alie:2,4",)).build())
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"topology": "random-k:k=2", "faults": ("dissensus:3",)}, "each receiver"),
+        ({"topology": "ring", "faults": ("alie:2,4",)}, "rolling rounds only"),
+        ({"topology": "ring", "optimizer": "adamw"}, "AdamW"),
+    ],
+)
+def test_what_only_the_fast_engine_plays_is_refused(fields: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        play_moments("exact", World(peers=6, **fields).build())

@@ -114,11 +114,6 @@ def test_adamw_is_for_gossip_rounds_without_local_steps(fields: dict[str, Any]) 
         build(optimizer="adamw", **fields)
 
 
-def test_the_exact_engine_refuses_adamw() -> None:
-    with pytest.raises(ConfigError, match="AdamW"):
-        play_moments("exact", build(topology="ring", optimizer="adamw"))
-
-
 @topology
 def star(roster: Roster, round_id: int, seed: int, *, metropolis: bool = False) -> Plan:
     hub, *others = roster

@@ -104,8 +104,12 @@ def test_a_neighbourhood_that_is_refused_costs_the_others_nothing(
 ) -> None:
     bound, updates, neighbours = load("trimmed_mean"), cloud(), drawn_neighbourhoods()
     neighbours[3], neighbours[5] = [3, 4], [5]
+    centers = [None if peer == 2 else center for peer, center in enumerate(updates)]
     with caplog.at_level("DEBUG"):
         found = aggregate(bound, updates, neighbours)
+        lacking = aggregate(load("monna"), updates, drawn_neighbourhoods(), center=centers)
+    assert np.flatnonzero(lacking.failed).tolist() == [2]
+    assert "peer=2 rule=monna reason=ConfigError: rule monna needs center" in caplog.text
     assert "trimmed_mean needs 3 updates to tolerate f=1 Byzantine peers, got 2" in caplog.text
     assert np.flatnonzero(found.failed).tolist() == [3], "the rule does not run on one vector"
     for peer in sorted({*range(N)} - {3, 5}):
@@ -137,18 +141,6 @@ def test_a_rule_that_fails_on_some_updates_loses_only_these_neighbourhoods(
     assert "peer=6 rule=touchy_mean reason=its aggregate was not finite" in caplog.text
     for peer in {*range(N - 2)}.difference(lost):
         torch.testing.assert_close(found.vectors[peer], updates[neighbours[peer]].mean(dim=0))
-
-
-def test_a_peer_without_a_center_loses_only_its_own_aggregate(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    updates, neighbours = cloud(), drawn_neighbourhoods()
-    centers: list[Tensor | None] = [*updates.unbind(0)]
-    centers[2] = None
-    with caplog.at_level("DEBUG"):
-        found = aggregate(load("monna"), updates, neighbours, center=centers)
-    assert np.flatnonzero(found.failed).tolist() == [2]
-    assert "needs center" in caplog.text
 
 
 def test_a_rule_of_coordinates_runs_once_for_neighbourhoods_of_one_size(
