@@ -90,58 +90,49 @@ def wait_for(process: Script, word: str) -> None:
     pytest.fail(f"it ended without saying {word!r}: {process.stderr.read()[-2000:]}")
 
 
-def test_sigterm_finishes_the_step_leaves_politely_and_exits_143(start):
-    process = start("""
+SIGTERMS = {
+    "in a step": """
         peer = begin()
         peer.prepare(model, optimizer)
         for seed in range(10**9):
             step(model, optimizer, seed)
             if seed == 3:
-                say("training")
-            after = seed
-    """)
-    wait_for(process, "training")
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 143, err
-    assert "closed: ['stopped']" in out
-    assert "Traceback" not in err
-
-
-def test_sigterm_while_waiting_for_a_round_does_not_wait_for_ever(start):
-    process = start("""
+                say("now")
+    """,
+    "in a wait for a round": """
         def SCRIPT(n):
             n.first_update()
-            say("stuck")
+            say("now")
             n.expect(control.Close)
             n.send(events.Halt("stopped", 0))
 
         peer = begin()
         peer.prepare(model, optimizer)
         step(model, optimizer, 0)
-    """)
-    wait_for(process, "stuck")
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 143, err
-    assert "closed: ['stopped']" in out
-
-
-def test_a_sigterm_of_the_job_and_the_same_by_the_launcher_are_one(start):
-    process = start("""
-        import signal
+    """,
+    "of the job, and the same by the launcher": """
         peer = begin()
         peer.prepare(model, optimizer)
         for seed in range(10**9):
             backward(model, seed)
             if seed == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), 15)
+                os.kill(os.getpid(), 15)
             optimizer.step()
-    """)
+    """,
+}
+
+
+@pytest.mark.parametrize("when", SIGTERMS)
+def test_sigterm_finishes_the_step_leaves_politely_and_exits_143(start, when):
+    process = start(SIGTERMS[when])
+    if "now" in SIGTERMS[when]:
+        wait_for(process, "now")
+        process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 143, err
     assert "closed: ['stopped']" in out
+    assert "Traceback" not in err
 
 
 def test_a_later_sigterm_kills_at_once(start):
