@@ -39,7 +39,8 @@ class GossipError(Exception):
     hint: str | None = None
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message, hint)  # args mirror the signature: errors get pickled
+        # Exception.__init__ is not called, so that ``args`` stay the arguments of the constructor.
+        # Errors of every class can thus be pickled.
         self.message = message
         if hint is not None:
             self.hint = hint
@@ -103,7 +104,6 @@ class TooFewUpdates(AggregationError):
             f"peers, got {got}",
             hint or f"start at least {need} peers",
         )
-        self.args = (rule, f, need, got, hint)
         self.rule, self.f, self.need, self.got = rule, f, need, got
 
 
@@ -123,7 +123,6 @@ class RunExists(ConfigError):
             f"the run folder {path} already exists",
             "choose another --name or --run-dir, or remove the old run: gossip rm",
         )
-        self.args = (path,)
         self.path = path
 
 
@@ -136,7 +135,6 @@ class NodeLost(LocalError):
 
     def __init__(self, peer: int, restarts: int, last_words: str) -> None:
         super().__init__(f"the node of peer {peer} died {restarts + 1} times: {last_words}")
-        self.args = (peer, restarts, last_words)
 
 
 class OutOfMemory(LocalError):
@@ -152,7 +150,6 @@ class OutOfMemory(LocalError):
             f"{have_bytes / 2**30:.1f} GiB are available",
             f"start at most {most} peers on this machine",
         )
-        self.args = (peers, need_bytes, have_bytes)
 
 
 class SpawnFailed(LocalError):
@@ -164,7 +161,6 @@ class SpawnFailed(LocalError):
             f"the run ended with exit code {code}; its output has the reason: {folder}",
             f"gossip explain {code} explains the code",
         )
-        self.args = (code, folder)
         self.code, self.folder = code, folder
 
 
@@ -176,7 +172,6 @@ class AddressInUse(LocalError):
 
     def __init__(self, address: str, holder: str | None = None) -> None:
         super().__init__(f"{address} is taken" + (f" by {holder}" if holder else ""))
-        self.args = (address, holder)
 
 
 class RemoteError(GossipError):
@@ -202,7 +197,6 @@ class ModelDiffers(Refused):
             f"refused: the model differs from the swarm's\n  swarm  {swarm}\n  here   {here}",
             "all peers must build the same model: from the same code, with the same arguments",
         )
-        self.args = (swarm, here)
         self.swarm, self.here = swarm, here
 
 
@@ -223,7 +217,6 @@ class NeverStarted(SwarmError):
             f"{len(present)} of {need} needed peers started in {waited_s:.0f} s; "
             f"missing: {', '.join(map(str, missing))}"
         )
-        self.args = (need, present, missing, waited_s)
 
 
 class StateLost(SwarmError):
@@ -259,4 +252,3 @@ class NobodyAnswers(SwarmError):
             "check that a launcher of the run is up and printed this address; any "
             f"launcher's works. Try: gossip doctor --to {address.partition(',')[0]}",
         )
-        self.args = (address, tried, waited_s)

@@ -62,7 +62,6 @@ class DamagedCheckpoint(ConfigError):
 
     def __init__(self, file: str, expected: str, found: str, hint: str | None = None) -> None:
         super().__init__(f"{shown(file)} is damaged: expected {expected}, found {found}", hint)
-        self.args = (file, expected, found, hint)
         self.file, self.expected, self.found = file, expected, found
 
 

@@ -203,10 +203,10 @@ def check_rule(resolved: Resolved) -> Resolved:
         most = config.pipeline.smallest  # each stage has its own rounds
     answer = _describe_rule(config, most)
     if "too_few" in answer:
-        name, f, need, got, hint = answer["too_few"]
+        error = TooFewUpdates(*answer["too_few"])
         if config.pipeline is not None:
-            hint = f"a plan with at least {need} peers in each stage"
-        raise TooFewUpdates(name, f, need, got, hint)
+            error.hint = f"a plan with at least {error.need} peers in each stage"
+        raise error
     if config.f is not None and config.f >= most:
         raise ConfigError(
             f"f={config.f} of {most} peers may be Byzantine: no honest peer is left",

@@ -48,7 +48,6 @@ class JoinServerUnreachable(GossipError):
 
     def __init__(self, why: str, by_key: bool = False) -> None:
         super().__init__(why)
-        self.args = (why, by_key)
         self.why, self.by_key = why, by_key
 
 

@@ -35,7 +35,6 @@ class StillRunning(LocalError):
             f"{name} still runs after {waited_s:.0f} s: pids {', '.join(map(str, pids))}",
             f"gossip stop --now {name}",
         )
-        self.args = (name, pids, waited_s)
         self.pids = tuple(pids)
 
 

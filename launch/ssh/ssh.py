@@ -31,7 +31,6 @@ class Unreachable(GossipError):
 
     def __init__(self, host: str, why: str, hint: str) -> None:
         super().__init__(f"ssh {host}: {why}", hint)
-        self.args = (host, why, hint)
         self.host, self.why = host, why
 
 
