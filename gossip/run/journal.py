@@ -7,7 +7,6 @@ import json
 import socket
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -38,42 +37,6 @@ only."""
 _Dated: TypeAlias = "tuple[float, float, Committed, float | None]"
 """Time when a commit was applied, on the monotonic clock and on the wall clock; the commit; and the
 duration of its rule in seconds, if known."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """Fields of a round's event that are compared with those of the previous round.
-
-    Attributes:
-        steps: Number of steps after this round; None if the topology does not count steps.
-        was_step: False for a collective operation.
-    """
-
-    number: int
-    steps: int | None
-    was_step: bool
-    alive: Any
-    contributors: Any
-
-    @classmethod
-    def after(cls, before: _Round | None, fields: dict[str, Any]) -> _Round:
-        who, steps = fields.get("contributors"), fields.get("step")
-        return cls(
-            fields["round"],
-            steps,
-            before is None or steps is None or steps != before.steps,
-            fields.get("alive"),
-            tuple(who) if isinstance(who, (list, tuple)) else who,
-        )
-
-    def is_like(self, before: _Round | None) -> bool:
-        """Whether this round follows ``before`` and differs from it only in its number."""
-        return (
-            before is not None
-            and self.number == before.number + 1
-            and (self.was_step, self.alive, self.contributors)
-            == (before.was_step, before.alive, before.contributors)
-        )
 
 
 class Journal:
@@ -113,7 +76,9 @@ class Journal:
         self._next_flush = 0.0
         self._throttle: dict[object, float] = {}
         self._rate_limiter = EventRateLimiter()
-        self._last_round: _Round | None = None
+        # Number of the last round, and its fields that are compared with those of the next round.
+        self._last_round: tuple[int, Any] = -1, None
+        self._last_step: int | None = None
         # Fields and times of the newest round, if no line was written for it yet.
         self._untold_round: tuple[dict[str, Any], float, float] | None = None
         self._untold_since: int | None = None  # The first round without a line.
@@ -143,13 +108,18 @@ class Journal:
             self._away.discard(fields["subject"])
 
     def _record_round(self, fields: dict[str, Any], now: float) -> None:
-        before, self._last_round = self._last_round, _Round.after(self._last_round, fields)
-        is_like = self._last_round.is_like(before)
+        number, step = fields["round"], fields.get("step")
+        # A collective operation is a round after which the number of steps is the same. Topologies
+        # that do not count steps have no number.
+        was_step = step is None or step != self._last_step
+        compared = was_step, fields.get("alive"), fields.get("contributors")
+        is_like = (number - 1, compared) == self._last_round
+        self._last_round, self._last_step = (number, compared), step
         if not is_like:
             self._write_untold_round()
         special = bool(fields.get("attempt")) or bool(fields.get("special")) or not is_like
         if self._untold_since is None:
-            self._untold_since = self._last_round.number
+            self._untold_since = number
         if self._rested("round", now) or special:
             self._write_round(fields, now)
         else:
