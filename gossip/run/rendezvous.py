@@ -71,13 +71,7 @@ class SeedFolder:
     def announce(self, control: str, bulk: str, incarnation: int, key: str = "") -> None:
         """Write the local peer's address, and its public key, which the other peers admit."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        fields: dict[str, Any] = {
-            "control": control,
-            "bulk": bulk,
-            "incarnation": incarnation,
-            "pid": os.getpid(),
-        }
-        _write(self._folder, self._local, {**fields, "key": key} if key else fields)
+        write_seed(self._folder, Seed(self._local, control, bulk, incarnation, key=key))
 
     def later_life(self, incarnation: int) -> int | None:
         """Return the incarnation in the local peer's file if it is later than ``incarnation``, or
@@ -212,26 +206,15 @@ def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
     """
     if folder.is_dir():
         former = read_seed(folder, peer)
-        _write(
-            folder,
-            peer,
-            {
-                "ended": True,
-                "incarnation": max(incarnation, former.incarnation if former is not None else 0),
-            },
-        )
+        last = incarnation if former is None else max(incarnation, former.incarnation)
+        write_seed(folder, Seed(peer, "", "", last, ended=True))
 
 
 def write_seed(folder: Path, seed: Seed) -> None:
-    """Write the entry of a peer that runs on another host to ``folder``, which must exist."""
-    where: dict[str, Any] = (
-        {"ended": True} if seed.ended else {"control": seed.control, "bulk": seed.bulk}
-    )
-    _write(
-        folder,
-        seed.peer,
-        {**where, "incarnation": seed.incarnation, **({"key": seed.key} if seed.key else {})},
-    )
+    """Replace the entry of a peer in ``folder``, which must exist, atomically."""
+    fields: dict[str, Any] = {"incarnation": seed.incarnation}
+    fields |= {"ended": True} if seed.ended else {"control": seed.control, "bulk": seed.bulk}
+    write_json(folder / f"{seed.peer}.addr", fields | ({"key": seed.key} if seed.key else {}))
 
 
 def peers_in(folder: Path) -> list[int]:
@@ -352,11 +335,6 @@ def claims_in(folder: Path) -> set[tuple[int, int]]:
         for words in names
         if len(words) == 3 and words[0].isdecimal() and words[1].isdecimal()
     }
-
-
-def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
-    """Replace the file of a peer atomically."""
-    write_json(folder / f"{peer}.addr", fields)
 
 
 def parse_seed(peer: int, data: bytes) -> Seed | None:
