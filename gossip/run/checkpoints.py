@@ -47,6 +47,7 @@ DIGEST_BYTES = 16
 FILES_MAX = 4096
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Pieces: TypeAlias = Iterator[bytes] | Iterator[memoryview]
 
 _STEP = re.compile(r"step-([0-9]{9,18})")
 _STAGE = re.compile(r"stage-(0|[1-9][0-9]{0,3})")
@@ -102,14 +103,7 @@ class Checkpoint:
                 f"{shown(self.path)} has no file {shown(name)}",
                 f"it has {', '.join(self.manifest['files'])}",
             )
-        entry, where = self.manifest["files"][name], str(self.path / name)
-        try:
-            with self.open(name) as file:
-                data = file.read(entry["bytes"])
-        except (OSError, ConfigError) as error:
-            _not_readable(where, f"{entry['bytes']} bytes", error)
-        _check_digest(where, entry, len(data), blake2b(data, digest_size=DIGEST_BYTES).hexdigest())
-        return data
+        return b"".join(self.chunks(name))
 
     def copy(self, name: str, out: Path) -> None:
         """Copy a data file to ``out`` atomically, and verify it.
@@ -162,13 +156,16 @@ class Checkpoint:
                     yield chunk
         except (OSError, ConfigError) as error:
             _not_readable(where, f"{entry['bytes']} bytes", error)
-        _check_digest(where, entry, size, digest.hexdigest())
+        if size != entry["bytes"]:
+            raise DamagedCheckpoint(where, f"{entry['bytes']} bytes", f"{size} bytes")
+        if (found := digest.hexdigest()) != entry["blake2b"]:
+            raise DamagedCheckpoint(where, f"blake2b {entry['blake2b']}", f"blake2b {found}")
 
 
 # --- writing --------------------------------------------------------------------------------------
 
 
-def store(out: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
+def store(out: Path, pieces: Pieces) -> None:
     """Write a file durably and atomically. Raises OSError, and the exceptions of ``pieces``."""
     scratch = out.with_name(f".{out.name}.{_own()}.incomplete")
     try:
@@ -210,10 +207,7 @@ def write(
     try:
         if not _is_there(outgoing.place, about):
             for name, data in files.items():
-                if isinstance(data, Checkpoint):
-                    outgoing.link(name, data)
-                else:
-                    outgoing.add(name, _pieces(data))
+                outgoing.add(name, data if isinstance(data, Checkpoint) else _pieces(data))
         return outgoing.finish(about, keep)
     finally:
         outgoing.drop()
@@ -239,19 +233,24 @@ class OutgoingCheckpoint:
         _one_writer.acquire()
         self._is_writer = True
 
-    def add(self, name: str, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
-        """Write a file. Each piece is written before the next piece is generated. Raises: OSError:
-        The file could not be written."""
-        self._open.append(_create(self._path_of(name)))
-        self._written[name] = _append(self._open[-1], pieces)
+    def add(self, name: str, content: Checkpoint | Pieces) -> None:
+        """Write a file.
 
-    def link(self, name: str, source: Checkpoint) -> None:
-        """Add a file of another checkpoint as a hard link. If the file system has no hard links,
-        add a verified copy. Linked data stay on disk until no checkpoint with the file exists.
-
-        Raises: DamagedCheckpoint: The file differs from what was written. OSError: The checkpoint
-            could not be written.
+        Args:
+            content: Pieces of the file. Each piece is written before the next piece is generated.
+                Or another checkpoint with the same file, which is added as a hard link. If the file
+                system has no hard links, a verified copy is added. Linked data stay on disk until
+                no checkpoint with the file exists.
+        Raises: DamagedCheckpoint: The file of the other checkpoint differs from what was written.
+            OSError: The file could not be written.
         """
+        if isinstance(content, Checkpoint):
+            self._link(name, content)
+        else:
+            self._open.append(_create(self._path_of(name)))
+            self._written[name] = _append(self._open[-1], content)
+
+    def _link(self, name: str, source: Checkpoint) -> None:
         source.check_size(name)
         place = self._path_of(name)
         try:
@@ -360,7 +359,7 @@ def _pieces(data: Buffer) -> Iterator[memoryview]:
             yield view[at : at + CHUNK_BYTES]
 
 
-def store_new(path: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str, Any]:
+def store_new(path: Path, pieces: Pieces) -> dict[str, Any]:
     """Write a new file durably. Return its entry for the manifest."""
     fd = _create(path)
     try:
@@ -377,7 +376,7 @@ def _create(path: Path) -> int:
     return os.open(path, flags, 0o666)
 
 
-def _append(fd: int, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str, Any]:
+def _append(fd: int, pieces: Pieces) -> dict[str, Any]:
     """Append pieces to a file. Return the file's entry for the manifest."""
     digest, size = blake2b(digest_size=DIGEST_BYTES), 0
     for piece in pieces:
@@ -698,13 +697,6 @@ def _are_files(files: object) -> bool:
             for name, entry in files.items()
         )
     )
-
-
-def _check_digest(where: str, entry: Mapping[str, Any], size: int, digest: str) -> None:
-    if size != entry["bytes"]:
-        raise DamagedCheckpoint(where, f"{entry['bytes']} bytes", f"{size} bytes")
-    if digest != entry["blake2b"]:
-        raise DamagedCheckpoint(where, f"blake2b {entry['blake2b']}", f"blake2b {digest}")
 
 
 def _not_readable(where: str, expected: str, error: OSError | ConfigError) -> NoReturn:

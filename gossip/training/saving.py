@@ -287,10 +287,8 @@ class CheckpointSaver:
         try:
             outgoing.add(LEDGER_FILE, iter((memoryview(ledger),)))
             for name, file in files.items():
-                if base and name == checkpoints.BASE_FILE:
-                    outgoing.link(name, base)
-                else:
-                    outgoing.add(name, file.blocks())
+                same = base if name == checkpoints.BASE_FILE else None
+                outgoing.add(name, same or file.blocks())
         except (OSError, ConfigError) as error:
             outgoing.drop()
             self._fails(f"step {step}: {error}")
