@@ -23,7 +23,6 @@ from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
-    create_model,
     field_validator,
 )
 
@@ -707,24 +706,10 @@ def _with_judge(resolved: Resolved) -> Resolved:
 def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of the file and of the environment. Their names are checked, their values
     are not."""
-    # Imported here, because the import takes 0.3 s and only launchers need it.
-    from pydantic_settings import BaseSettings, EnvSettingsSource, TomlConfigSettingsSource
-
-    fields: dict[str, Any] = {
-        name: (info.annotation, info) for name, info in RunConfig.model_fields.items()
-    }
-    settings: type[BaseSettings] = create_model("Settings", __base__=BaseSettings, **fields)
-
-    class Environment(EnvSettingsSource):
-        def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
-            return value  # a list is written as words separated by spaces, not as JSON
-
     from_file: dict[str, Any] = {}
     if file is not None:
         try:
-            from_file = TomlConfigSettingsSource(settings, toml_file=Path(file))()
-            if not Path(file).is_file():
-                raise FileNotFoundError(f"there is no file {file}")
+            from_file = tomllib.loads(Path(file).read_text("utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"cannot read the settings {file}: {error}") from error
         _check_names(from_file, str(file))
@@ -736,7 +721,8 @@ def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:
                 raise ConfigError(
                     f"unknown variable {name}. Did you mean GOSSIP_{near[0].upper()}?"
                 )
-    return from_file, Environment(settings, env_prefix="GOSSIP_")()
+    variables = {key: os.environ.get(f"GOSSIP_{key.upper()}") for key in OPTIONS}
+    return from_file, {key: text for key, text in variables.items() if text is not None}
 
 
 def _check_names(values: Mapping[str, Any], where: str) -> None:

@@ -36,7 +36,7 @@ PURE = {
 }
 IMPURE_BUILTINS = {"open", "print", "input", "hash", "id"}
 REQUIRED = {
-    *("torch", "zmq", "msgpack", "numpy", "psutil", "pydantic", "pydantic_settings", "typer"),
+    *("torch", "zmq", "msgpack", "numpy", "psutil", "pydantic", "typer"),
     *("rich", "safetensors", "blake3", "cryptography"),
 }
 OPTIONAL = {

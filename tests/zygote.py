@@ -58,7 +58,6 @@ OF_COMMANDS = (
     "gossip.training.start",
     "gossip.aggregators.means",
     "gossip.topologies.rolling",
-    "pydantic_settings",
 )
 HOST, FIRST = "TEST_HOST", "TEST_FIRST"
 READY_S = 100.0
