@@ -336,21 +336,15 @@ StageMessage: TypeAlias = StageCommand | BesideCommand | RebuildCommand
 
 def error_of(halted: events.Halt) -> BaseException:
     """Return the exception to raise in the user's script when the node halts."""
-    match halted.exit_code:
-        case code if code in (0, 130, EXIT_SIGTERM):
-            return SystemExit(code)
-        case 2:
-            return ConfigError(halted.reason)
-        case 6:
-            return Refused(halted.reason)
-        case 7:
-            return StateLost(halted.reason)
-        case 9:
-            return ReplicasDiverged(halted.reason)
-        case code:
-            error = SwarmError(halted.reason)
-            error.exit_code = code
-            return error
+    code, reason = halted.exit_code, halted.reason
+    if code in (0, 130, EXIT_SIGTERM):
+        return SystemExit(code)
+    for kind in (ConfigError, Refused, StateLost, ReplicasDiverged):
+        if code == kind.exit_code:
+            return kind(reason)
+    error = SwarmError(reason)
+    error.exit_code = code
+    return error
 
 
 FromTrainer: TypeAlias = (

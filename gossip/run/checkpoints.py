@@ -771,7 +771,7 @@ def resolve(resume: str) -> tuple[Path, int | None]:
         named, at, number = resume.rpartition("@")
         if not at:
             named = resume
-        elif not (number.isascii() and number.isdecimal() and len(number) <= 18):
+        elif not is_step(number):
             raise ConfigError(
                 f"{shown(resume)}: there is no such folder, and {shown(number)!r} is not a step",
                 "a step is a whole number, as in ckpt@500",
@@ -823,6 +823,11 @@ def _folder_at(place: Path) -> Path:
             "restore the original name of the checkpoint, such as step-000000500",
         )
     raise ConfigError(f"there is no checkpoint in {shown(place)}")
+
+
+def is_step(text: str) -> bool:
+    """Whether the text is the number of a step."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
 def _exists(path: Path | str) -> bool:

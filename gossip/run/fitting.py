@@ -71,7 +71,7 @@ def check(config: RunConfig) -> None:
     topologies.load(config.weighted_topology)
     _check_alike(config)
     _check_fragments(config)
-    _check_pipeline(config, topology.rolling)
+    _check_pipeline(config)
     given = {"server_weights": config.server_weights}
     if topology.name == "rolling":  # other topologies check their own weights
         given[f"topology {config.topology}: weights"] = str(topology.bound.get("weights", ""))
@@ -132,7 +132,7 @@ def _check_fragments(config: RunConfig) -> None:
         )
 
 
-def _check_pipeline(config: RunConfig, rolling: bool) -> None:
+def _check_pipeline(config: RunConfig) -> None:
     """Check that a run can execute its pipeline plan. Raises ConfigError."""
     plan = config.pipeline
     _check_audit(config)
@@ -150,7 +150,7 @@ def _check_pipeline(config: RunConfig, rolling: bool) -> None:
             f"start {len(plan.names)}, one for each of {', '.join(plan.names)}",
         )
     refused = {
-        f"topology {config.topology}": not rolling,
+        f"topology {config.topology}": not config.is_rolling,
         f"room {config.room}": config.room > config.peers,
         f"encoding {config.encoding}": config.encoding != PLAIN,
         f"sender {config.sender}": bool(config.sender),
@@ -217,7 +217,7 @@ def check_rule(resolved: Resolved) -> Resolved:
     config.plan.fits_stages(
         config.pipeline is not None, "--plan plan.toml, or an attack on updates"
     )
-    config.plan.fits(config.topology, answer["rolling"], answer["name"], answer["asks_loss"])
+    config.plan.fits(config.topology, config.is_rolling, answer["name"], answer["asks_loss"])
     if config.overlap and answer["asks_loss"]:
         raise ConfigError(
             f"overlap = 1: the rule {answer['name']} requests the loss in every round, "
@@ -365,7 +365,6 @@ def describe(
         "f": chosen,
         "needs": needs,
         "for_one": _peers_for_one(rule, who),
-        "rolling": who.rolling,
         "served": topology if who.rolling else "",
         "asks_loss": rule.needs_trainer,
         "remembers": "previous" in rule.needs,

@@ -14,6 +14,7 @@ from gossip.errors import ConfigError
 from .checkpoints import (
     Checkpoint,
     DamagedCheckpoint,
+    is_step,
     listed,
     name_of,
     newest_good,
@@ -61,13 +62,8 @@ class SavedStage:
         return self.layers[0] <= layers[1] and layers[0] <= self.layers[1]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "stage": self.stage,
-            "stages": [list(layers) for layers in self.cut],
-            "model": self.model,
-            "folder": self.folder,
-        }
+        place = {"step": self.step, "stage": self.stage, "folder": self.folder}
+        return {**about(self.cut, self.model), **place}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> SavedStage | None:
@@ -97,10 +93,8 @@ def is_part(checkpoint: Checkpoint) -> bool:
 
 def where_and_step(resume: str) -> tuple[str, int | None]:
     """Split ``RUN|FOLDER[@STEP]`` into the name, and the step or None."""
-    name, at, number = resume.rpartition("@")
-    if at and name and number.isascii() and number.isdecimal() and len(number) <= 18:
-        return name, int(number)
-    return resume, None
+    name, _, number = resume.rpartition("@")
+    return (name, int(number)) if name and is_step(number) else (resume, None)
 
 
 def parts_in(folder: Path) -> list[SavedStage]:
@@ -111,18 +105,18 @@ def parts_in(folder: Path) -> list[SavedStage]:
     """
     found = []
     for stage, place in stage_folders(folder).items():
-        for step, path in listed(place):
+        for _, path in listed(place):
             try:
                 manifest = open_at(path).manifest
             except ConfigError:
                 continue  # damaged, from another version of gossip, or just removed
-            cut = _cut(manifest)
-            if cut is None or stage >= len(cut):
+            part = SavedStage.from_json({**manifest, "stage": stage, "folder": str(place)})
+            if part is None:
                 raise ConfigError(
                     f"{shown(path)} has no record of its layers",
                     "use the version of gossip that wrote it",
                 )
-            found.append(SavedStage(step, stage, cut, str(manifest.get("model")), str(place)))
+            found.append(part)
     return found
 
 
