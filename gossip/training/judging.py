@@ -54,24 +54,6 @@ class LossJudge:
         self._batch: tuple[Any, ...] = ()  # arguments of ``judge``
         self._asked = 0
 
-    def answer(
-        self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
-    ) -> JudgeReply:
-        """Return the weights and outlyingness that ``explain`` computes, or the error that it
-        raises. Write the aggregate into row ``question.rows``. If the question has no rows, write
-        only the gradient of the loss."""
-        try:
-            if not question.rows:
-                torch.from_numpy(rows[0]).copy_(self.gradient(question.round_id))
-                return JudgeReply(question.ticket, (), (), "")
-            verdict = self.explain(rule, question, rows, learning_rate)
-        except ConfigError as error:
-            return JudgeReply(question.ticket, (), (), clip(str(error)))
-        torch.from_numpy(rows[question.rows]).copy_(verdict.aggregate)
-        return JudgeReply(
-            question.ticket, _numbers(verdict.weights), _numbers(verdict.outlyingness), ""
-        )
-
     def explain(
         self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
     ) -> Verdict:
@@ -198,7 +180,9 @@ class JudgeService:
         self._rows: Vector | None = None
 
     def answer(self, question: JudgeCommand, fds: deque[int], learning_rate: float) -> JudgeReply:
-        """Answer a question. ``fds``: file descriptors that arrived with the question and with
+        """Return the weights and outlyingness of the rows, or the reason why there are none. Write
+        the aggregate into row ``question.rows``. If the question has no rows, write only the
+        gradient of the loss. ``fds``: file descriptors that arrived with the question and with
         later messages."""
         if question.capacity:
             fd = fds.popleft()
@@ -208,7 +192,18 @@ class JudgeService:
                 os.close(fd)
         if self._bench is None or self._rule is None or self._rows is None:
             return JudgeReply(question.ticket, (), (), "this peer has no loss to judge by")
-        return self._bench.answer(self._rule, question, self._rows, learning_rate)
+        try:
+            if not question.rows:
+                gradient = self._bench.gradient(question.round_id)
+                torch.from_numpy(self._rows[0]).copy_(gradient)
+                return JudgeReply(question.ticket, (), (), "")
+            verdict = self._bench.explain(self._rule, question, self._rows, learning_rate)
+        except ConfigError as error:
+            return JudgeReply(question.ticket, (), (), clip(str(error)))
+        torch.from_numpy(self._rows[question.rows]).copy_(verdict.aggregate)
+        return JudgeReply(
+            question.ticket, _numbers(verdict.weights), _numbers(verdict.outlyingness), ""
+        )
 
     def forget(self) -> None:
         """Drop the shared memory, because a restarted node sends new memory."""
