@@ -63,10 +63,10 @@ def suggest_name(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return f". Did you mean {near[0]!r}?" if near else ""
 
 
-def list_nearest(given: str, known: Collection[str], most: int = 5) -> str:
-    """List the known names, most similar first, for a hint. If there are many names, list only the
-    ``most`` similar."""
-    most = len(known) if len(known) <= 2 * most else most
+def list_nearest(given: str, known: Collection[str]) -> str:
+    """List the known names, most similar first, for a hint. If there are more than ten, list only
+    the five most similar."""
+    most = len(known) if len(known) <= 10 else 5
     near = difflib.get_close_matches(given, known, n=max(1, most), cutoff=0.0)
     more = f" and {len(known) - len(near)} more" if len(known) > len(near) else ""
     return f"known: {', '.join(near)}{more}"

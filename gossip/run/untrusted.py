@@ -132,14 +132,14 @@ def parse_json(data: bytes | str) -> Any:
         raise ValueError("too many nested brackets") from error
 
 
-def read_object(folder: Path, name: str, most: int = RECORD_BYTES_MAX) -> dict[str, Any] | None:
+def read_object(folder: Path, name: str) -> dict[str, Any] | None:
     """Return the JSON object in ``folder / name``; None if there is no such file.
 
     Raises: ConfigError: The file cannot be read, is too large, or is not a JSON object.
     """
     try:
         with open_in(folder, name) as file:
-            data = read_at_most(file, most, folder / name)
+            data = read_at_most(file, RECORD_BYTES_MAX, folder / name)
     except FileNotFoundError:
         return None
     return object_in(data, folder / name)

@@ -209,8 +209,7 @@ process must not end its workers."""
 
 
 def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Return an iterator over a ``loader``. Its ``worker_init_fn`` must be made by
-    ``worker_start``.
+    """Return an iterator over a ``loader``, which comes from ``loader_like``.
 
     SIGTERM may arrive while a worker still imports modules, so workers start with the signal
     blocked, and unblock it themselves. A fork server is excluded: its processes would inherit the
@@ -271,7 +270,7 @@ def loader_like(
         options["prefetch_factor"] = given.prefetch_factor
         options["persistent_workers"] = persists
         options["multiprocessing_context"] = given.multiprocessing_context
-        options["worker_init_fn"] = worker_start(given)
+        options["worker_init_fn"] = _WorkerStart(given)
     if given.pin_memory_device:
         options["pin_memory_device"] = given.pin_memory_device
     return DataLoader(
@@ -284,25 +283,20 @@ def loader_like(
     )
 
 
-def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:
-    """Return a ``worker_init_fn`` that makes the worker end together with this process, and then
+class _WorkerStart:
+    """Picklable ``worker_init_fn`` that makes the worker end together with this process, and then
     calls the loader's own ``worker_init_fn``. Without it, the workers of a killed trainer would
     survive for up to five seconds, because torch's workers check for their parent only that often.
     Until then they would hold the trainer's memory and output pipes, and delay the restart of the
     peer.
     """
-    # The kernel would send the signal when the thread that started the worker ends, so this must be
-    # the main thread. Workers of a fork server have another parent process.
-    in_main = threading.current_thread() is threading.main_thread()
-    tied = _start_method(loader) != "forkserver" and in_main
-    return _WorkerStart(loader.worker_init_fn, os.getpid() if tied else 0)
 
-
-class _WorkerStart:
-    """Picklable ``worker_init_fn``."""
-
-    def __init__(self, given: Callable[[int], Any] | None, parent: int) -> None:
-        self._given, self._parent = given, parent
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        # The kernel would send the signal when the thread that started the worker ends, so this
+        # must be the main thread. Workers of a fork server have another parent process.
+        in_main = threading.current_thread() is threading.main_thread()
+        tied = _start_method(loader) != "forkserver" and in_main
+        self._given, self._parent = loader.worker_init_fn, os.getpid() if tied else 0
 
     def __call__(self, worker: int) -> None:
         if self._parent:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -300,16 +299,16 @@ def _differing(
     return the names that are in only one of the lists."""
     if len(one) != len(other) or tuple(names) != tuple(others):
         return tuple(sorted(set(names) ^ set(others))) or tuple(names)
-    pieces = zip(_short_digests(one), _short_digests(other), strict=True)
-    found = [name for name, (a, b) in zip(names, pieces, strict=False) if a != b]
+    pairs = zip(names, _short_digests(one), _short_digests(other), strict=False)
+    found = [name for name, a, b in pairs if a != b]
     if not found and one != other:
         found = list(names[TENSORS_MAX:]) or list(names)
     return tuple(found)
 
 
-def _short_digests(data: bytes) -> Iterator[bytes]:
-    body = iter(data[DIGEST_BYTES:])
-    return (bytes(pair) for pair in zip_longest(body, body, fillvalue=0))
+def _short_digests(data: bytes) -> list[bytes]:
+    starts = range(DIGEST_BYTES, len(data), SHORT_BYTES)
+    return [data[at : at + SHORT_BYTES] for at in starts]
 
 
 def _digest_of(tensor: Tensor) -> bytes:
