@@ -53,10 +53,9 @@ class FaultyTrainer:
         run_s = None if self._began is None else now - self._began
         return math.prod(fault.factor for fault in self._slow if fault.is_on(run_s))
 
-    def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
-        """Return the function that alters each batch, or None if this peer's batches are not
-        altered."""
-        return LabelFlip(dataset, classes) if self._flips else None
+    def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any]:
+        """Return the function that alters each batch, or returns it unchanged."""
+        return LabelFlip(dataset, classes) if self._flips else lambda batch: batch
 
     def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
         """Return the tensor that this pipeline peer sends as its result for micro-batch

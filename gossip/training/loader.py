@@ -16,6 +16,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
     SubsetRandomSampler,
 )
 
@@ -65,7 +66,7 @@ class ShardedLoader:
         loader: DataLoader[Any],
         loop: TrainingLoop,
         seed: int,
-        alter: Callable[[Any], Any] | None = None,
+        alter: Callable[[Any], Any] = lambda batch: batch,
         accumulate: int = 1,
     ) -> None:
         """Raises: ConfigError: The data cannot be split among peers, for example because of the
@@ -135,8 +136,7 @@ class ShardedLoader:
                 )
                 at: int | None = 0
                 while at is not None and at < self._accumulate:
-                    batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
-                    batch = batch if self._alter is None else self._alter(batch)
+                    batch = self._alter(self._fetcher.fetch(keys[at], keys[at + 1 :]))
                     # A small slice is repeated to fill its batches, so its length is the maximum.
                     # The length of an empty slice is 0, so its batches count as no samples.
                     self._loop.hand_out(min(upto[at], total), at, batch)
@@ -206,12 +206,12 @@ class ShardedLoader:
         return self._drawn(self.batch_size, (self._seed, "search")).set_apart(samples)
 
     def _drawn(self, size: int, words: Sequence[object]) -> ReferenceData:
-        def collate(samples: list[Any]) -> Any:
-            batch = self._collate(samples)
-            return batch if self._alter is None else self._alter(batch)
-
-        chosen = None if self._chosen is None else self._chosen.tolist()
-        return ReferenceData(self.dataset, collate, size, words, chosen=chosen)
+        dataset = self.dataset
+        if self._chosen is not None:
+            dataset = Subset(dataset, self._chosen.tolist())
+        return ReferenceData(
+            dataset, lambda samples: self._alter(self._collate(samples)), size, words
+        )
 
     def close(self) -> None:
         """End the workers, if there are any."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
 
 from gossip.aggregators import BoundRule
 from gossip.config import RunConfig
@@ -38,8 +38,6 @@ class ReferenceData:
         collate: Collate,
         size: int,
         words: Sequence[object],
-        *,
-        chosen: Sequence[int] | None = None,
     ) -> None:
         """
         Args:
@@ -48,10 +46,9 @@ class ReferenceData:
             size: Number of samples in a batch. If the data set is smaller, every batch has all
                 samples.
             words: Values that, together with the round, determine the seed of a batch.
-            chosen: Indices of the samples to use; None means all.
         """
         self._dataset, self._collate, self._size = dataset, collate, size
-        self._words, self._chosen = tuple(words), chosen
+        self._words, self._count = tuple(words), len(dataset)
         if not self._count:
             raise ConfigError("the reference has no samples", "pass at least one")
 
@@ -69,30 +66,24 @@ class ReferenceData:
         order = random.Random(draw("set apart", *self._words)).sample(
             range(self._count), self._count
         )
-        chosen = order if self._chosen is None else [int(self._chosen[at]) for at in order]
-        rest = sorted(chosen[samples:])
+        rest = sorted(order[samples:])
 
         def drawn(order: int, step: int) -> Any:
             return self._among(rest, self._size, order).batch(step)
 
-        return self._among(chosen[:samples], samples, 0).batch(0), drawn
+        return self._among(order[:samples], samples, 0).batch(0), drawn
 
     def _among(self, chosen: Sequence[int], size: int, order: int) -> ReferenceData:
-        words = (*self._words, order)
-        return ReferenceData(self._dataset, self._collate, size, words, chosen=chosen)
-
-    @property
-    def _count(self) -> int:
-        return len(self._dataset if self._chosen is None else self._chosen)
+        return ReferenceData(
+            Subset(self._dataset, chosen), self._collate, size, (*self._words, order)
+        )
 
     def batch(self, round_id: int) -> Any:
         """Return the batch of a round, collated as in the training loop. No sample is in it
         twice."""
-        count = self._count
-        drawn = random.Random(draw("reference", *self._words, round_id)).sample(
-            range(count), min(self._size, count)
+        places = random.Random(draw("reference", *self._words, round_id)).sample(
+            range(self._count), min(self._size, self._count)
         )
-        places = drawn if self._chosen is None else [int(self._chosen[at]) for at in drawn]
         many = getattr(self._dataset, "__getitems__", None)
         samples = many(places) if callable(many) else [self._dataset[at] for at in places]
         return self._collate(samples)

@@ -21,9 +21,9 @@ class Steps(Protocol):
         computation began."""
         return
 
-    def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
-        """Return a function that alters each batch, or None if batches are not altered."""
-        return None
+    def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any]:
+        """Return a function that alters each batch, or returns it unchanged."""
+        return lambda batch: batch
 
     def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
         """Return the tensor to send as the result of a pass in a pipeline, for micro-batch

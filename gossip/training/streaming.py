@@ -55,7 +55,7 @@ class ShardedStream:
         loader: DataLoader[Any],
         loop: TrainingLoop,
         seed: int,
-        alter: Callable[[Any], Any] | None = None,
+        alter: Callable[[Any], Any] = lambda batch: batch,
         accumulate: int = 1,
     ) -> None:
         self.dataset: Any = loader.dataset
@@ -91,7 +91,7 @@ class ShardedStream:
         try:
             for samples, batch in start_workers(self._own):
                 read, total = True, total + samples
-                content = batch if self._alter is None else self._alter(batch)
+                content = self._alter(batch)
                 self._loop.hand_out(total, at, content)
                 yield content
                 number = self._batches.resume_pass(number)

@@ -102,7 +102,7 @@ def sharded(
 ) -> ShardedLoader:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        alter = LabelFlip(loader.dataset, classes) if flip else None
+        alter = LabelFlip(loader.dataset, classes) if flip else lambda batch: batch
         made = ShardedLoader(loader, script, seed, alter)
         if order:
             made.order_by(order)

@@ -81,7 +81,7 @@ def stream(rounds: Rounds, dataset: Any, flip: bool = False, **options: Any) -> 
     options.setdefault("batch_size", 2)
     if options.get("num_workers"):
         options["multiprocessing_context"] = "fork"
-    alter = LabelFlip(dataset, None) if flip else None
+    alter = LabelFlip(dataset, None) if flip else lambda batch: batch
     return ShardedStream(DataLoader(dataset, **options), rounds, 7, alter)
 
 
