@@ -57,8 +57,6 @@ class SeedFolder:
         self._read: dict[int, tuple[int, int]] = {}  # (inode, time) of each file when last read.
         self._next_poll = 0.0
         self._untold: list[Seed] = []  # Entries read since the last ``poll_seeds``.
-        # (inode, time) of the local peer's file when last read, and the incarnation in it
-        self._own: tuple[tuple[int, int], int] | None = None
         self.keys: dict[int, str] = {}  # Public keys, by peer.
         self.version = 0  # Number of changes of ``keys``.
 
@@ -76,13 +74,10 @@ class SeedFolder:
     def later_life(self, incarnation: int) -> int | None:
         """Return the incarnation in the local peer's file if it is later than ``incarnation``, or
         None."""
-        stamp = self._stamp(self._local)
-        if stamp is None:
+        seed = read_seed(self._folder, self._local)
+        if seed is None or seed.ended or seed.incarnation <= incarnation:
             return None
-        if self._own is None or self._own[0] != stamp:
-            seed = read_seed(self._folder, self._local)
-            self._own = stamp, -1 if seed is None or seed.ended else seed.incarnation
-        return self._own[1] if self._own[1] > incarnation else None
+        return seed.incarnation
 
     def poll_seeds(self, now: float, all_linked: bool) -> list[Seed]:
         """Return the entries that are new since the last call. If a poll is due, read the folder
