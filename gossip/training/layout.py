@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -197,22 +196,6 @@ class Layout:
             if parameter.grad is None:
                 marks[at] = 0.0
         return finite
-
-    @contextmanager
-    def gradients_put_by(self, wanted: bool) -> Iterator[None]:
-        """If ``wanted``, set the user's gradients aside in the ``with`` block and restore them
-        afterwards. Outside of a step the script may be accumulating gradients, so they must not
-        change."""
-        kept = [parameter.grad for parameter in self.parameters] if wanted else None
-        if kept is not None:
-            for parameter in self.parameters:
-                parameter.grad = None
-        try:
-            yield
-        finally:
-            if kept is not None:
-                for parameter, gradient in zip(self.parameters, kept, strict=True):
-                    parameter.grad = gradient
 
     def scatter_gradients(self, flat: Tensor) -> None:
         """Copy ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``. No reference to

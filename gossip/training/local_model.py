@@ -22,7 +22,7 @@ from gossip.vectors import WireFormat, fragment_of, is_finite
 
 from .feedback import UpdateEncoder
 from .layout import Layout
-from .optimizer import only_reads_gradients, staying_in_mode
+from .optimizer import only_reads_gradients, staying_in_mode, without_gradients
 from .own_state import OwnState, plan_own, plan_whole
 from .rates import learning_rate_of, rates_of, stepping_with
 from .seeding import drawing_from
@@ -243,7 +243,8 @@ class LocalModel:
             if message.mix_scale:
                 trained.layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
             if not self.steps_directly:
-                with trained.layout.gradients_put_by(not in_step):
+                # Outside of a step the script may be accumulating gradients.
+                with without_gradients(() if in_step else trained.layout.parameters):
                     self._step_with(message)
             if not self.steps & (self.steps - 1):
                 # Raise UnsupportedModel early: check the state after 1, 2, 4, 8, ... steps. An

@@ -235,37 +235,39 @@ class StepCoordinator:
                 "end",
                 "change them in a function passed to peer.each_step",
             )
-        left = [(p, p.grad) for at in gathered for p in parameters_of(self._optimizers[at])]
-        for at, gradients in gathered.items():
-            for parameter, gradient in zip(
-                parameters_of(self._optimizers[at]), gradients, strict=True
-            ):
-                parameter.grad = gradient
-        self._is_gathered = True
-        try:
-            self._exchange_of(gathered.keys(), loss, overflow)
-        finally:
-            self._is_gathered = False
-            for parameter, gradient in left:
-                parameter.grad = gradient
+        with without_gradients([p for p, _ in values]):
+            for at, gradients in gathered.items():
+                own = parameters_of(self._optimizers[at])
+                for parameter, gradient in zip(own, gradients, strict=True):
+                    parameter.grad = gradient
+            self._is_gathered = True
+            try:
+                self._exchange_of(gathered.keys(), loss, overflow)
+            finally:
+                self._is_gathered = False
 
     def _exchange_of(self, which: Collection[int], loss: float | None, overflow: bool) -> None:
         """Exchange the gradients of the optimizers ``which``. Gradients of other optimizers do not
         change."""
-        if len(which) == len(self._all):
-            self._exchange(loss, overflow, self._all)
-            return
         others = [
             p for at, o in enumerate(self._optimizers) if at not in which for p in parameters_of(o)
         ]
-        kept = [(parameter, parameter.grad) for parameter in others]
-        for parameter in others:
-            parameter.grad = None
-        try:
+        with without_gradients(others):
             self._exchange(loss, overflow, frozenset(which))
-        finally:
-            for parameter, gradient in kept:
-                parameter.grad = gradient
+
+
+@contextmanager
+def without_gradients(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Set the gradients of ``parameters`` to None in the ``with`` block. Restore them
+    afterwards."""
+    kept = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
 
 
 def kind_of(which: Collection[int]) -> int:
