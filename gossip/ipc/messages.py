@@ -228,6 +228,11 @@ class StartRoundCommand:
     roster: tuple[int, ...] = ()
     left: tuple[int, ...] = ()  # Peers that have announced their departure.
 
+    @property
+    def samples(self) -> tuple[object, ...]:
+        """Samples of this peer in the round."""
+        return self.sharded, self.epoch, self.ranges
+
 
 @record
 class PassCommand:

@@ -127,8 +127,7 @@ class BatchTracker:
 
     def belong_to(self, go: StartRoundCommand) -> bool:
         """Whether the current batches have samples of this round."""
-        reading = self.reading
-        return reading is None or (go.epoch, go.ranges) == (reading.epoch, reading.ranges)
+        return self.reading is None or go.samples == self.reading.samples
 
     def note_collective(
         self, before: StartRoundCommand | None, after: StartRoundCommand | None
@@ -136,7 +135,7 @@ class BatchTracker:
         """Record that the round ``before`` was used for a collective operation, and that ``after``
         is the next round."""
         if before is not None and after is not None and self.unused:
-            self.is_outdated |= (before.epoch, before.ranges) != (after.epoch, after.ranges)
+            self.is_outdated |= before.samples != after.samples
 
     def end_round(self, steps: int) -> int:
         """End the round and return the number of samples of its ``steps`` steps, or 0 if the

@@ -107,7 +107,6 @@ class Exchange:
         self,
         samples: int,
         loss: float | None,
-        before_send: Callable[[], None] | None = None,
         steps: StepsTaken = _ONE_STEP,
     ) -> None:
         """Offer the gradients to the next round, and wait until the round is applied. If
@@ -124,7 +123,6 @@ class Exchange:
         command itself.
 
         Args:
-            before_send: Function to call when the update is ready, before it is sent.
             steps: Steps that the update covers.
         """
         self._lasted_s = time.monotonic() - self._left_at
@@ -135,8 +133,6 @@ class Exchange:
         with self._applied.stepping(samples > 0):
             if samples:
                 self._model.fill_update(go)
-            if before_send is not None:
-                before_send()
             check = None if is_further(steps.kind) else self._applied.replicas
             offer = self._offer(
                 go,
@@ -265,8 +261,7 @@ class Exchange:
             self._model.exchanged = ()
             message = replace(message, samples=0, rates=(), replica=b"")
         uses = (message.samples or message.skipped) and not is_further(message.kind)
-        samples = before.sharded, before.epoch, before.ranges
-        if uses and samples != (go.sharded, go.epoch, go.ranges):
+        if uses and before.samples != go.samples:
             self._node.log_line(skipped="slice")
             self._model.exchanged = ()
             message = replace(message, samples=0, skipped=False, rates=())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from gossip.core import is_further
@@ -60,14 +59,9 @@ class ScriptRounds:
         """Offer the gradients to the next round. Without overlap, wait until the round is applied.
         Return False if the gradients are outdated, so that they were not offered."""
         exchange, model = self._exchange, self._run.model
-        computed: Callable[[], None] | None = partial(
-            self._run.hooks.computed, self.computing_since
-        )
-        if self._config.overlap:
-            self._run.hooks.computed(self.computing_since)  # before waiting for the round
-            computed = None
-            if not self._is_of_use():
-                return False
+        self._run.hooks.computed(self.computing_since)  # before waiting for the round
+        if self._config.overlap and not self._is_of_use():
+            return False
         loss, self.loss = self.loss if loss is None else loss, None
         outdated = False
         if is_further(steps.kind):
@@ -76,7 +70,7 @@ class ScriptRounds:
         else:
             self._samples, self._overtakes = self.batches.end_round(steps.taken), model.overtakes
         used = 0 if steps.is_useless or outdated else self._samples
-        exchange.contribute(used, loss, computed, steps)
+        exchange.contribute(used, loss, steps)
         if exchange.in_flight:
             model.stepper.continue_before_result()
         else:
@@ -185,7 +179,7 @@ class ScriptRounds:
         self.drain()
         with self._run.waiting_in_loop(), self._run.stepper.at_anchor():
             steps = StepsTaken(is_skipped=skipped and self._has_read_slice())
-            self._exchange.contribute(0, None, steps=steps)
+            self._exchange.contribute(0, None, steps)
 
     def _has_read_slice(self) -> bool:
         """Whether the current batches belong to the round, not to a predicted one."""
