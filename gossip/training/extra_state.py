@@ -74,16 +74,17 @@ class ExtraState:
 
     def now(self) -> dict[str, Any]:
         """Return the extra state that belongs to the parameters that all peers share."""
-        if self._run.exchange.in_flight:
-            state = self.in_flight
-        else:
-            state = self._run.stepper.extra_state(self.latest)
+        state = self.in_flight if self._run.exchange.in_flight else self._at_anchor()
         answers = self._run.answers.state()
         return {**state, ANSWERS: answers} if answers else state
 
     def before_round(self) -> dict[str, Any]:
         """Return a copy of the extra state before the round of the next update."""
-        return copy.deepcopy(self._run.stepper.extra_state(self.latest))
+        return copy.deepcopy(self._at_anchor())
+
+    def _at_anchor(self) -> dict[str, Any]:
+        state = self._run.stepper.anchor_extra
+        return self.latest() if state is None else state
 
     def latest(self) -> dict[str, Any]:
         """Return the present state of the script."""

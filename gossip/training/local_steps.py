@@ -141,12 +141,10 @@ class LocalSteps(EveryStep):
     def is_complete(self) -> bool:
         return self.ends_early or self.taken == self.total
 
-    def step(
-        self, extra: Callable[[], dict[str, Any]], skipped: bool = False, since: float = 0.0
-    ) -> bool:
+    def step(self, skipped: bool = False, since: float = 0.0) -> bool:
         if self.taken == 0:
             self._clock.begin_round(since, self._run.exchange.late_s(since))
-            self._begin(extra)
+            self._begin()
         self.taken += 1  # Counted first, so that ``undo_steps`` undoes an interrupted step.
         if not skipped:
             self._inner_step()
@@ -158,14 +156,14 @@ class LocalSteps(EveryStep):
         self.ends_early = self._run.config.shortens_rounds and (late or exchange.is_decided())
         return skipped
 
-    def _begin(self, extra: Callable[[], dict[str, Any]]) -> None:
+    def _begin(self) -> None:
         if not (self._is_predicted or self._is_apart):
             self._note_anchor()
             self._start_point = self._anchor
         elif self._is_apart:
             self._start_point = self._layout.copy_parameters()
         self._abandoned = []
-        self._anchor_extra = copy.deepcopy(extra())
+        self._anchor_extra = copy.deepcopy(self._run.model.extra.latest())
 
     def _note_anchor(self) -> None:
         if self._anchor:
@@ -342,10 +340,10 @@ class LocalSteps(EveryStep):
         """Yield each parameter, its values, and the values in ``base``."""
         return zip(self._layout.parameters, _values(self._layout), base, strict=True)
 
-    def extra_state(self, current_state: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the extra state that belongs to the anchor: the extra state at the start of the
-        round, or ``current_state()`` before the first round."""
-        return self._anchor_extra if self.taken or self._anchor_extra else current_state()
+    @property
+    def anchor_extra(self) -> dict[str, Any] | None:
+        """Extra state at the start of the round; None before the first round."""
+        return self._anchor_extra if self.taken or self._anchor_extra else None
 
     def on_state_loaded(self, states: dict[str, Any]) -> None:
         """Record that another peer's state was loaded, with the extra state ``states``."""

@@ -95,7 +95,7 @@ class ScriptRounds:
         if not undone:
             return
         self.batches.drop()
-        self._extra.restore(stepper.extra_state(dict))
+        self._extra.restore(stepper.anchor_extra or {})
         if self._run.is_asked_to_stop:
             self._run.notify(
                 f"stopped within a round: the {undone} of {of_round} local steps that this peer "

@@ -149,7 +149,7 @@ class ScriptSteps:
             run.node.log_line(skipped="overflow")
         self._rounds.batches.check_batches(stepper.good + 1)
         self._step_directly(overflow)
-        if stepper.step(run.model.extra.latest, overflow, rounds.computing_since):
+        if stepper.step(overflow, rounds.computing_since):
             self._rounds.batches.skip(stepper.good)
         if stepper.taken:
             rounds.computing_since = time.monotonic()

@@ -5,7 +5,7 @@ The anchor is the set of parameters that all peers share after the last round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -59,14 +59,10 @@ class EveryStep:
         """Whether a round follows the steps that were made."""
         return True
 
-    def step(
-        self, extra: Callable[[], dict[str, Any]], skipped: bool = False, since: float = 0.0
-    ) -> bool:
+    def step(self, skipped: bool = False, since: float = 0.0) -> bool:
         """Take one step.
 
         Args:
-            extra: Function that returns the extra state. At the start of a round, the extra state
-                is copied together with the parameters.
             skipped: Whether to count the step without running the optimizer.
             since: Time when the script began to compute the step.
         Returns: Whether the step changed nothing, so that its batches are read again.
@@ -112,9 +108,10 @@ class EveryStep:
         Raises: StateMismatch: The parameters belong to another model.
         """
 
-    def extra_state(self, current_state: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the extra state that belongs to the anchor."""
-        return current_state()
+    @property
+    def anchor_extra(self) -> dict[str, Any] | None:
+        """Extra state that belongs to the anchor; None if it is the present state."""
+        return None
 
     def on_state_loaded(self, states: dict[str, Any]) -> None:
         """Record that another peer's state was loaded, with the extra state ``states``."""

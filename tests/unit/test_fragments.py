@@ -469,7 +469,7 @@ def apart() -> tuple[torch.nn.Module, torch.optim.Optimizer, LocalSteps, tuple[L
     steps = local_steps(layout, optimizer.step, 1, "mean", 2)
     parts = layout.cut(2)
     backward(model, 0)
-    steps.step(dict)
+    steps.step()
     steps.load_update(False)
     steps.mark_exchanged(parts[0].parameters)
     steps.resume_after_round()
@@ -480,7 +480,7 @@ def test_steps_of_a_round_are_undone_and_those_before_it_stay() -> None:
     model, _, steps, _ = apart()
     own = flat_parameters(model)
     backward(model, 1)
-    steps.step(dict)
+    steps.step()
     assert not torch.equal(flat_parameters(model), own)
     assert steps.undo_steps() == 1
     assert torch.equal(flat_parameters(model), own)
@@ -500,7 +500,7 @@ def test_own_steps_are_on_top_of_what_a_round_has_made_of_the_shared_parameters(
             parameter.add_(1.0)
     assert torch.allclose(flat_parameters(model), own + 1.0, atol=1e-6)
     backward(model, 1)
-    steps.step(dict)
+    steps.step()
     with steps.at_anchor(), torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)

@@ -110,7 +110,7 @@ def test_the_update_is_the_model_difference_and_the_parameters_are_the_anchor_ag
     before = flat_parameters(model)
     for seed in range(3):
         backward(model, seed)
-        steps.step(dict)
+        steps.step()
         assert steps.is_complete == (seed == 2)
     after = flat_parameters(model)
     assert not steps.load_update(False).is_useless
@@ -125,7 +125,7 @@ def test_a_parameter_that_no_step_has_moved_has_no_update() -> None:
     backward(model, 0)
     frozen, *others = model.parameters()
     frozen.grad = None
-    steps.step(dict)
+    steps.step()
     steps.load_update(False)
     assert frozen.grad is None
     assert all(parameter.grad is not None for parameter in others)
@@ -134,8 +134,8 @@ def test_a_parameter_that_no_step_has_moved_has_no_update() -> None:
 def test_steps_that_were_all_skipped_are_no_update() -> None:
     model, steps = local(2)
     backward(model, 0)
-    steps.step(dict, skipped=True)
-    steps.step(dict, skipped=True)
+    steps.step(skipped=True)
+    steps.step(skipped=True)
     assert steps.load_update(False).is_useless
 
 
@@ -143,7 +143,7 @@ def test_the_shared_parameters_may_be_replaced_in_the_middle_and_own_steps_stay_
     model, steps = local(3)
     backward(model, 0)
     before = flat_parameters(model)
-    steps.step(dict)
+    steps.step()
     after = flat_parameters(model)
     with steps.at_anchor():
         assert torch.equal(flat_parameters(model), before)
@@ -161,18 +161,19 @@ def test_what_goes_with_the_anchor_is_of_its_step() -> None:
     was there."""
     _, steps = local(2)
     now = {"value": [0]}
+    steps._run.model.extra.latest = lambda: now
 
     def step_once() -> None:
-        steps.step(lambda: now, skipped=True)
+        steps.step(skipped=True)
         now["value"].append(now["value"][-1] + 1)
 
     step_once()
-    assert steps.extra_state(lambda: now) == {"value": [0]}
+    assert steps.anchor_extra == {"value": [0]}
     step_once()
     steps.load_update(False)
-    assert steps.extra_state(lambda: now) == {"value": [0]}, "the script has yet to step behind it"
+    assert steps.anchor_extra == {"value": [0]}, "the script has yet to step behind it"
     steps.end_boundary()
-    assert steps.extra_state(lambda: now) == {"value": [0, 1, 2]}
+    assert steps.anchor_extra is None, "it is what the script has now"
 
 
 @pytest.mark.parametrize(
@@ -429,7 +430,7 @@ def test_a_step_that_is_interrupted_is_undone() -> None:
 
     steps._inner_step = interrupted
     with pytest.raises(KeyboardInterrupt):
-        steps.step(dict)
+        steps.step()
     assert steps.undo_steps() == 1
     assert torch.equal(flat_parameters(model), before)
 
@@ -439,7 +440,7 @@ def test_steps_that_are_undone_while_the_shared_parameters_are_there_stay_undone
     model, steps = local(3)
     backward(model, 0)
     before = flat_parameters(model)
-    steps.step(dict)
+    steps.step()
     with steps.at_anchor():
         with torch.no_grad():
             for parameter in model.parameters():
@@ -462,6 +463,6 @@ def test_every_local_step_is_a_place_of_its_own_for_collective_operations(
 
 def test_a_state_that_comes_between_local_steps_is_the_one_that_is_handed_on() -> None:
     _, steps = local(3)
-    steps.step(lambda: {"from": "here"}, skipped=True)
+    steps.step(skipped=True)
     steps.on_state_loaded({"from": "others"})
-    assert steps.extra_state(dict) == {"from": "others"}
+    assert steps.anchor_extra == {"from": "others"}

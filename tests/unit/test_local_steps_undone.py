@@ -143,7 +143,7 @@ def test_a_sparse_gradient_becomes_a_model_difference() -> None:
     rows.sum().backward()
     assert table.weight.grad is not None
     assert table.weight.grad.is_sparse
-    steps.step(dict)
+    steps.step()
     moved = before - flat_parameters(table)
     assert not steps.load_update(False).is_useless
     assert not table.weight.grad.is_sparse
@@ -232,8 +232,8 @@ def test_the_batches_of_a_skipped_step_come_again_and_do_not_count_as_used(
 
 def test_good_steps_are_counted_anew_in_each_round() -> None:
     _, steps = local(2)
-    steps.step(dict, skipped=True)
-    steps.step(dict)
+    steps.step(skipped=True)
+    steps.step()
     assert (steps.taken, steps.good) == (2, 1)
     steps.load_update(False)
     assert (steps.taken, steps.good) == (0, 0)
@@ -241,9 +241,9 @@ def test_good_steps_are_counted_anew_in_each_round() -> None:
 
 def test_a_round_that_was_ended_early_leaves_the_next_one_whole() -> None:
     _, steps = local(3)
-    steps.step(dict)
+    steps.step()
     steps.ends_early = True
     assert steps.is_complete
     steps.load_update(False)
-    steps.step(dict)
+    steps.step()
     assert not steps.is_complete

@@ -277,7 +277,8 @@ def local_steps(
     config = RunConfig(local_steps=total * fragments, outer=outer, fragments=fragments)
     exchange = SimpleNamespace(late_s=lambda since: 0.0, deadline_s=0.0, is_decided=lambda: False)
     trained = SimpleNamespace(layout=layout, inner_step=step, optimizer=None)
-    run: Any = SimpleNamespace(config=config, exchange=exchange, hooks=PlainSteps())
+    model = SimpleNamespace(extra=SimpleNamespace(latest=dict))
+    run: Any = SimpleNamespace(config=config, exchange=exchange, hooks=PlainSteps(), model=model)
     return LocalSteps(trained, run)  # type: ignore[arg-type]
 
 
