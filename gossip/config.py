@@ -747,8 +747,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         return ConfigError(f"the run's settings are not readable: {first['msg']}")
     key = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
-        unknown = UnknownName("option", key, OPTIONS)
-        return ConfigError(str(unknown), unknown.hint)
+        return UnknownName("option", key, OPTIONS)
     source = sources.get(key, "")
     where = f" (from {source})" if source and source != "flag" else ""
     message = re.sub(r"^Input should be", "it should be", first["msg"]).removeprefix(

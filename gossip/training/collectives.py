@@ -252,10 +252,11 @@ class Collectives:
             "the main peer"
         )
 
-    def _objects(
+    def objects(
         self, operation: str, data: bytes | Callable[[], bytes], most: int | None = None
     ) -> dict[int, Any]:
-        """Return the object of each peer; the key is the peer, in ascending order."""
+        """Return the object of each peer; the key is the peer, in ascending order. Arguments are
+        those of ``collect``, and ``data`` is a packed object."""
         given = self.collect(operation, data, most)
         return {peer: plain_of(each) for peer, each in sorted(given.items())}
 
@@ -266,19 +267,14 @@ class Collectives:
         return means
 
     def gather(self, value: object) -> dict[int, Any]:
-        return self._objects("gather", pack_object(value))
-
-    def gather_made(self, operation: str, make: Callable[[], object]) -> dict[int, Any]:
-        """Gather the results of ``make``. The place of the call contains ``operation`` in place of
-        "gather". A late peer does not call ``make``, because it already has the answer."""
-        return self._objects(operation, lambda: pack_object(make()))
+        return self.objects("gather", pack_object(value))
 
     def broadcast(self, value: object) -> Any:
-        given = self._objects("broadcast", pack_object(value), COLLECTED_BYTES_MAX // 2)
+        given = self.objects("broadcast", pack_object(value), COLLECTED_BYTES_MAX // 2)
         return next((each for each in given.values() if each is not None), None)
 
     def any(self, flag: bool) -> bool:
-        given = self._objects("any", pack_object(bool(flag)))
+        given = self.objects("any", pack_object(bool(flag)))
         liars = min(self._f, len(given) - 1)
         return sum([each is True for each in given.values()]) > liars
 
@@ -292,7 +288,7 @@ class Collectives:
             chosen = min(left)
             left.discard(chosen)
             outcome = _tried(work) if chosen == self._peer else ""
-            said = self._objects("done", pack_object(outcome))
+            said = self.objects("done", pack_object(outcome))
             if chosen not in said:
                 continue
             why = shown(str(said[chosen]))

@@ -32,7 +32,7 @@ class SearchingPeer:
         if self.run.step:
             return None
         if self.run.config.is_rolling:
-            found = self._collectives.gather_made("search_start", make)
+            found = self._collectives.objects("search_start", lambda: pack_object(make()))
         else:
             found = self._gather_directly(pack_object(make()))
         return None if self.run.step else found

@@ -135,14 +135,14 @@ def test_of_nothing_there_is_no_mean() -> None:
 def test_what_a_late_peer_would_give_is_not_made() -> None:
     made: list[int] = []
 
-    def make() -> object:
+    def make() -> bytes:
         made.append(1)
-        return "own"
+        return pack_object("own")
 
     found = Collectives(run_of(1), lambda data: False)
     answer = packed((BEGINNING, 0, "search"), pack_object("theirs"), 999)
     found.answers.collected([(0, answer)])
-    assert found.gather_made("search", make) == {0: "theirs"}
+    assert found.objects("search", make) == {0: "theirs"}
     assert not made
     assert found.answered == (0,)
 
