@@ -95,14 +95,8 @@ class Layout:
             for name, p in model.named_parameters()
             if not p.requires_grad and id(p) in owned
         ]
-        self.names = tuple(name for name, _ in named)
-        self.parameters = tuple(parameter for _, parameter in named)
-        self._sizes = [parameter.numel() for parameter in self.parameters]
-        self.trained = self._numbers = sum(self._sizes)
-        self.marks = len(named)
         self._others: tuple[torch.nn.Parameter, ...] = ()  # trainable parameters of other fragments
-        self.elements = self.trained + self.marks
-        self.shapes = tuple(tuple(parameter.shape) for parameter in self.parameters)
+        self._arrange(named)
         self.device = self.parameters[0].device
         if self.trained == 0:
             raise UnsupportedModel("all trainable parameters are empty")
@@ -113,11 +107,24 @@ class Layout:
         self.has_views = self._direct and all(
             p.dtype == torch.float32 and p.is_contiguous() for p in self.parameters
         )
-        self._groups = tuple(_grouped(self._sizes))
-        self._cut: dict[int, tuple[Tensor, list[Tensor]]] = {}
         # Vector of the shared memory of which the gradients are views, if any. All fragments share
         # this list.
         self._lent: list[Tensor] = []
+
+    def _arrange(
+        self, named: Sequence[tuple[str, torch.nn.Parameter]], trained: int = 0, marks: int = 0
+    ) -> None:
+        """Set the parameters of the vector. ``trained`` and ``marks``: minimum numbers of elements
+        and of marks."""
+        self.names = tuple(name for name, _ in named)
+        self.parameters = tuple(parameter for _, parameter in named)
+        self.shapes = tuple(tuple(parameter.shape) for parameter in self.parameters)
+        self._sizes = [parameter.numel() for parameter in self.parameters]
+        self._numbers = sum(self._sizes)
+        self.trained, self.marks = max(trained, self._numbers), max(marks, len(named))
+        self.elements = self.trained + self.marks
+        self._groups = tuple(_grouped(self._sizes))
+        self._cut: dict[int, tuple[Tensor, list[Tensor]]] = {}
 
     # --- fragments --------------------------------------------------------------------------------
 
@@ -382,15 +389,8 @@ class _Fragment(Layout):
 
     def __init__(self, whole: Layout, chosen: list[int], trained: int, marks: int) -> None:
         vars(self).update(vars(whole))
-        self.names = tuple([whole.names[at] for at in chosen])
-        self.parameters = tuple([whole.parameters[at] for at in chosen])
-        self.shapes = tuple([whole.shapes[at] for at in chosen])
+        self._arrange([(whole.names[at], whole.parameters[at]) for at in chosen], trained, marks)
         self._others = tuple([p for at, p in enumerate(whole.parameters) if at not in chosen])
-        self._sizes = [parameter.numel() for parameter in self.parameters]
-        self._numbers = sum(self._sizes)
-        self.trained, self.marks, self.elements = trained, marks, trained + marks
-        self._groups = tuple(_grouped(self._sizes))
-        self._cut = {}
 
 
 def _shares_memory(gradient: Tensor) -> bool:
