@@ -7,7 +7,7 @@ import types
 import weakref
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from gossip.errors import ConfigError, UnsupportedModel
 from .several import parts_of
 from .unprepared import UnpreparedOptimizers, parameters_of
 
-_UNCHANGED: AbstractContextManager[None] = nullcontext()
 _READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 Exchange = Callable[[float | None, bool, frozenset[int]], None]
@@ -291,22 +290,18 @@ def _is_in_mode(optimizer: torch.optim.Optimizer, train: bool) -> bool:
     return train in [group.get("train_mode") for group in optimizer.param_groups]
 
 
-def in_train_mode(optimizer: Any) -> AbstractContextManager[None]:
-    """Return a context in which the model has the trained weights of a schedule-free optimizer.
-    Outside of this context the script may have switched to the averaged weights, for an
-    evaluation."""
-    evaluates = [each for each in parts_of(optimizer) if _is_in_mode(each, False)]
-    return _switched(evaluates) if evaluates else _UNCHANGED
-
-
 @contextmanager
-def _switched(optimizers: Sequence[Any]) -> Iterator[None]:
-    for each in optimizers:
+def in_train_mode(optimizer: Any) -> Iterator[None]:
+    """Load the trained weights of a schedule-free optimizer into the model for the ``with`` block.
+    Outside of this block the script may have switched to the averaged weights, for an
+    evaluation."""
+    evaluates: list[Any] = [each for each in parts_of(optimizer) if _is_in_mode(each, False)]
+    for each in evaluates:
         each.train()
     try:
         yield
     finally:
-        for each in optimizers:
+        for each in evaluates:
             each.eval()
 
 
