@@ -172,12 +172,8 @@ class StateBundle(dict[str, StateFile]):
 
     def digest(self) -> bytes:
         """Return a digest of the packed state, 16 bytes. The state is not packed for this."""
-        digest = blake2b(digest_size=DIGEST_BYTES)
-        for part in self.values():
-            for block in part.blocks():
-                digest.update(block)
-            digest.update(b"\0" * (part.nbytes - part.length))
-        return digest.digest()
+        parts = b"".join([part.digest() for part in self.values()])
+        return blake2b(parts, digest_size=DIGEST_BYTES).digest()
 
 
 def plan_state(
