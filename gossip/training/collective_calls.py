@@ -9,9 +9,17 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
+from gossip.core import COLLECTED_BYTES_MAX
 from gossip.errors import ConfigError
 
-from .collectives import Collectives, Means, write_whole
+from .collectives import (
+    Collectives,
+    Means,
+    means_of,
+    numbers_of,
+    pack_object,
+    write_whole,
+)
 from .peer_status import PeerStatus
 
 
@@ -33,7 +41,10 @@ class CollectiveCalls(PeerStatus):
         Returns: A dict of means by name. Its attribute ``peers`` lists the contributing peers.
         Raises: ConfigError: A value is not a number, or the run is not rolling.
         """
-        return self._collective("mean").mean(numbers)
+        collectives, own = self._collective("mean"), numbers_of(numbers)
+        means = means_of(collectives.collect("mean", pack_object(own)), own, collectives.f)
+        collectives.answered = means.peers
+        return means
 
     def gather(self, value: Any) -> dict[int, Any]:
         """Collect a value from each live peer. All peers call it, and get the same result.
@@ -44,7 +55,7 @@ class CollectiveCalls(PeerStatus):
         Returns: A dict of values by peer. Tuples become lists.
         Raises: ConfigError: The value has another type or is too large, or the run is not rolling.
         """
-        return self._collective("gather").gather(value)
+        return self._collective("gather").objects("gather", pack_object(value))
 
     def broadcast(self, value: Any = None) -> Any:
         """Return the value of the lowest live peer that passes a value other than None. All peers
@@ -55,7 +66,9 @@ class CollectiveCalls(PeerStatus):
         Returns: The value, or None if all peers passed None.
         Raises: ConfigError: As ``gather``.
         """
-        return self._collective("broadcast").broadcast(value)
+        most = COLLECTED_BYTES_MAX // 2
+        given = self._collective("broadcast").objects("broadcast", pack_object(value), most)
+        return next((each for each in given.values() if each is not None), None)
 
     def any(self, flag: bool) -> bool:
         """Whether more than ``f`` live peers have passed True, so that ``f`` Byzantine peers cannot
@@ -63,7 +76,10 @@ class CollectiveCalls(PeerStatus):
 
         Raises: ConfigError: The run is not rolling.
         """
-        return self._collective("any").any(flag)
+        collectives = self._collective("any")
+        given = collectives.objects("any", pack_object(bool(flag)))
+        byzantine = min(collectives.f, len(given) - 1)
+        return sum([each is True for each in given.values()]) > byzantine
 
     def barrier(self) -> tuple[int, ...]:
         """Wait until all live peers have called it, but at most ``round_timeout_s``.

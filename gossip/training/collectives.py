@@ -201,7 +201,7 @@ class Collectives:
     """
 
     def __init__(self, run: Any, contribute: Callable[[bytes], bool]) -> None:
-        self._run, self._peer, self._f = run, run.peer, run.config.f or 0
+        self._run, self._peer, self.f = run, run.peer, run.config.f or 0
         self._contribute = contribute
         self.answers: CollectiveAnswers = run.answers
         self._most = bytes_max(run.config.peers_max)
@@ -259,24 +259,6 @@ class Collectives:
         those of ``collect``, and ``data`` is a packed object."""
         given = self.collect(operation, data, most)
         return {peer: plain_of(each) for peer, each in sorted(given.items())}
-
-    def mean(self, numbers: Mapping[str, Any]) -> Means:
-        own = numbers_of(numbers)
-        means = means_of(self.collect("mean", pack_object(own)), own, self._f)
-        self.answered = means.peers
-        return means
-
-    def gather(self, value: object) -> dict[int, Any]:
-        return self.objects("gather", pack_object(value))
-
-    def broadcast(self, value: object) -> Any:
-        given = self.objects("broadcast", pack_object(value), COLLECTED_BYTES_MAX // 2)
-        return next((each for each in given.values() if each is not None), None)
-
-    def any(self, flag: bool) -> bool:
-        given = self.objects("any", pack_object(bool(flag)))
-        liars = min(self._f, len(given) - 1)
-        return sum([each is True for each in given.values()]) > liars
 
     def once(self, work: Callable[[], None]) -> str:
         """Do ``work`` on one peer. If that peer fails or does not reply, do it on the next peer.

@@ -20,6 +20,7 @@ from gossip.core.messages import Collected, Commit, Contribution, Update
 from gossip.core.rounds.shard import ShardRound
 from gossip.core.settings import CoreSettings
 from gossip.errors import ConfigError
+from gossip.training.collective_calls import CollectiveCalls
 from gossip.training.collectives import (
     ANSWERS_KEPT,
     BEGINNING,
@@ -208,6 +209,13 @@ def test_large_answers_are_not_kept_without_end() -> None:
 # --- the operations -------------------------------------------------------------------------------
 
 
+def calls_of(collectives: Collectives) -> CollectiveCalls:
+    """The calls of a prepared script."""
+    calls = CollectiveCalls()
+    vars(calls)["_collective"] = lambda operation: collectives
+    return calls
+
+
 class Commits:
     """Stands for the rounds: each commits what is given, with what the others give."""
 
@@ -216,6 +224,7 @@ class Commits:
         self.others: dict[int, Any] = {}
         self.operations = Collectives(run_of(peer, f), self.contribute)
         self.operations.answers.reached(0)
+        self.calls = calls_of(self.operations)
 
     def contribute(self, data: bytes) -> bool:
         if self.over:
@@ -234,22 +243,22 @@ def test_any_needs_more_than_f() -> None:
     for f, true, answer in ((0, 1, True), (1, 1, False), (1, 2, True)):
         rounds = Commits(0, f)
         rounds.others = {peer: pack_object(peer <= true) for peer in (1, 2, 3)}
-        assert rounds.operations.any(False) is answer
+        assert rounds.calls.any(False) is answer
         assert rounds.operations.answered == (0, 1, 2, 3)
 
 
 def test_broadcast_takes_the_value_of_the_lowest_who_gave_one() -> None:
     rounds = Commits(1)
     rounds.others = {0: pack_object(None), 2: pack_object("two"), 3: pack_object("three")}
-    assert rounds.operations.broadcast(None) == "two"
-    assert rounds.operations.broadcast("own") == "own"
+    assert rounds.calls.broadcast(None) == "two"
+    assert rounds.calls.broadcast("own") == "own"
     rounds.others = {}
-    assert rounds.operations.broadcast(None) is None
+    assert rounds.calls.broadcast(None) is None
 
 
 def test_who_is_alone_with_the_end_of_the_run_answers_itself() -> None:
     rounds = Commits(2, over=True)
-    assert rounds.operations.gather([1]) == {2: [1]}
+    assert rounds.calls.gather([1]) == {2: [1]}
     assert rounds.operations.answered == (2,)
 
 
@@ -307,8 +316,8 @@ def test_a_call_that_nobody_else_makes_ends_and_is_told() -> None:
         given.append(data)
         return True  # the others train
 
-    operations = Collectives(run_of(1, 1, told), contribute)
-    assert operations.gather("x") == {1: "x"}
+    calls = calls_of(Collectives(run_of(1, 1, told), contribute))
+    assert calls.gather("x") == {1: "x"}
     assert len(told) == 1
     assert told[0].startswith("gather has the answer of this peer alone")
     assert len(given) == 3
