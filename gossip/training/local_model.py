@@ -26,7 +26,15 @@ from .optimizer import only_reads_gradients, staying_in_mode, without_gradients
 from .own_state import OwnState, plan_own, plan_whole
 from .rates import learning_rate_of, rates_of, stepping_with
 from .seeding import drawing_from
-from .state import StateBundle, StateFile, plan_checkpoint, plan_state, sizes_of, unpack_state
+from .state import (
+    StateBundle,
+    StateFile,
+    load_document,
+    plan_checkpoint,
+    plan_state,
+    read_packed_state,
+    sizes_of,
+)
 from .stepping import EveryStep
 
 
@@ -366,9 +374,9 @@ class LocalModel:
         Raises: GossipError: The state does not fit the model. Nothing has changed.
         """
         packed, trained = map_received(fd, message.nbytes), self.trained
-        state = packed, trained.model, trained.optimizer, message.settings, self.extra.check
         with staying_in_mode(trained.optimizer), self.overtaking(True):
-            extra = unpack_state(*state)
+            document = read_packed_state(packed, None if message.settings else trained.optimizer)
+            extra = load_document(document, trained.model, trained.optimizer, self.extra.check)
         self.extra.load(extra)
 
     def note_replaced(self) -> None:

@@ -14,7 +14,7 @@ from .collectives import ANSWERS
 from .own_state import Loaded, load_own
 from .peer_run import PeerRun
 from .saving import LEDGER_FILE
-from .state import TRAINING_FILE, StateMismatch, load_checkpoint
+from .state import TRAINING_FILE, StateMismatch, load_document, read_checkpoint
 
 
 def load_named(run: PeerRun, name: str) -> None:
@@ -89,7 +89,8 @@ def _load(run: PeerRun, folder: Path, step: int | None) -> None:
     files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
     check_rounds(found, config)
     try:
-        extra = load_checkpoint(files, trained.model, trained.optimizer, run.model.extra.check)
+        document = read_checkpoint(files)
+        extra = load_document(document, trained.model, trained.optimizer, run.model.extra.check)
     except StateMismatch as error:
         raise ConfigError(
             f"{found.path} does not fit this script: {error}",

@@ -310,19 +310,13 @@ def _buffer_places(model: torch.nn.Module) -> dict[str, tuple[torch.nn.Module, s
     }
 
 
-def load_checkpoint(
-    files: Mapping[str, bytes],
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    check: CheckExtra = _unchecked,
-) -> dict[str, Any]:
-    """Load a checkpoint's files, which ``plan_checkpoint`` has planned. Returns and raises as
-    ``load_document``."""
+def read_checkpoint(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the document of a checkpoint's files, which ``plan_checkpoint`` has planned. Raises
+    StateMismatch: A file is damaged."""
     with _reading("the checkpoint"):
         documents = {name: _decode_file(data) for name, data in files.items()}
         of_model = {**documents.get(checkpoints.BASE_FILE, {}), **documents[checkpoints.MODEL_FILE]}
-        document = {**documents[TRAINING_FILE], "model": of_model}
-    return load_document(document, model, optimizer, check)
+        return {**documents[TRAINING_FILE], "model": of_model}
 
 
 def load_document(
@@ -413,24 +407,22 @@ def read_some(
         }
 
 
-def unpack_state(
-    data: bytes | memoryview,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    settings: bool = True,
-    check: CheckExtra = _unchecked,
+def read_packed_state(
+    data: bytes | memoryview, keeps: torch.optim.Optimizer | None = None
 ) -> dict[str, Any]:
-    """Load a packed state. Returns and raises as ``load_document``.
+    """Return the document of a packed state.
 
     Args:
-        settings: Whether to load the learning rates and the extra state, too.
+        keeps: Optimizer with learning rates that replace those of the state. The extra state is
+            then left out, too.
+    Raises: StateMismatch: The state is damaged.
     """
     with _reading("the packed state"):
-        base, state, said, own = [_decode_file(file) for file in split_state(bytes(data))]
+        base, state, settings, own = [_decode_file(file) for file in split_state(bytes(data))]
         of_model = {**own["model"], **base["model"], **state["model"]}
-    if not settings:
-        said = {"groups": optimizer.state_dict()["param_groups"], "extra": {}}
-    return load_document({**state, **said, "model": of_model}, model, optimizer, check)
+    if keeps is not None:
+        settings = {"groups": keeps.state_dict()["param_groups"], "extra": {}}
+    return {**state, **settings, "model": of_model}
 
 
 def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:

@@ -33,7 +33,7 @@ from gossip.launch.ssh.remote import RemoteAgent
 from gossip.launch.ssh.restarts import HostState
 from gossip.launch.ssh.swarm import HostsLauncher
 from gossip.training.collectives import means_of, pack_object, packed, plain_of
-from gossip.training.state import plan_state, split_state, unpack_state
+from gossip.training.state import load_document, plan_state, read_packed_state, split_state
 from gossip.transport.assembly import Reception
 from gossip.transport.chunks import FIRST, FIRST_MARK, LENT, LENT_MARK, MAP_MARK, NEXT, NEXT_MARK
 from gossip.transport.unix import UnixInbox
@@ -71,7 +71,7 @@ class StateReader:
         )
 
         def read() -> object:
-            unpack_state(data, self.model, self.optimizer)
+            load_document(read_packed_state(data), self.model, self.optimizer)
             assert all(parameter.shape for parameter in self.model.parameters())
             return data
 

@@ -12,7 +12,7 @@ import torch
 from cli_calls import gossip_command
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from trainer_fakes import pack_state
+from trainer_fakes import pack_state, unpack_state
 
 from gossip.errors import ConfigError
 from gossip.run import checkpoints
@@ -21,11 +21,11 @@ from gossip.training.saving import CheckpointSaver, SavePlan
 from gossip.training.state import (
     TRAINING_FILE,
     StateMismatch,
-    load_checkpoint,
+    load_document,
     plan_checkpoint,
     plan_state,
+    read_checkpoint,
     sizes_of,
-    unpack_state,
 )
 
 WIDTH = 2048
@@ -102,7 +102,7 @@ def base_of(saver: CheckpointSaver, step: int) -> os.stat_result:
 def load(saver: CheckpointSaver, step: int, into: Adapted) -> dict[str, Tensor]:
     found = at(saver, step)
     files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
-    load_checkpoint(files, into, into.optimizer)
+    load_document(read_checkpoint(files), into, into.optimizer)
     return into.values()
 
 
@@ -332,5 +332,5 @@ def test_a_state_that_lacks_its_base_is_refused_by_name() -> None:
     del data[BASE_FILE]
     before = other.values()
     with pytest.raises(ConfigError, match=r"no (base\.weight|tied)"):
-        load_checkpoint(data, other, other.optimizer)
+        load_document(read_checkpoint(data), other, other.optimizer)
     assert is_same(other.values(), before)

@@ -22,6 +22,7 @@ from trainer_fakes import (
     same_bits,
     small_model,
     step,
+    unpack_state,
 )
 
 from gossip.aggregators import outer
@@ -36,7 +37,7 @@ from gossip.training.layout import Layout
 from gossip.training.local_steps import STATE, LocalSteps, read_settings, settings_of
 from gossip.training.resuming import check_rounds
 from gossip.training.saving import CheckpointSaver, SavePlan
-from gossip.training.state import StateMismatch, unpack_state
+from gossip.training.state import StateMismatch
 
 NESTEROV = "nesterov:lr=0.7,momentum=0.9"
 

@@ -18,12 +18,12 @@ from trainer_fakes import (
     prepared_swarm,
     small_model,
     step,
+    unpack_state,
 )
 
 from gossip.core import events
 from gossip.ipc import messages as control
 from gossip.training.collectives import pack_object, packed
-from gossip.training.state import unpack_state
 
 
 def play_first_round(n: FakeNode) -> None:

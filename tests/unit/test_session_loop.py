@@ -816,10 +816,10 @@ def test_a_second_round_for_a_batch_is_refused_where_it_cannot_be(options):
 
 
 def test_the_state_of_two_optimizers_is_handed_over_and_a_wrong_one_changes_neither():
-    from trainer_fakes import pack_state
+    from trainer_fakes import pack_state, unpack_state
 
     from gossip.training.several import as_one
-    from gossip.training.state import StateMismatch, unpack_state
+    from gossip.training.state import StateMismatch
 
     (model, _), (other, _) = small_model(), small_model(seed=3)
     both, theirs = two_optimizers(model), two_optimizers(other)

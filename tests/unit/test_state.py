@@ -11,17 +11,18 @@ from typing import NamedTuple
 import pytest
 import torch
 import zygote
-from trainer_fakes import pack_state, part_sizes, small_model
+from trainer_fakes import pack_state, part_sizes, small_model, unpack_state
 
 from gossip.errors import UnsupportedModel
 from gossip.training.several import as_one
 from gossip.training.state import (
     StateMismatch,
-    load_checkpoint,
+    load_document,
     plan_checkpoint,
     plan_state,
+    read_checkpoint,
+    read_packed_state,
     sizes_of,
-    unpack_state,
 )
 
 HERE = Path(__file__).parent
@@ -108,12 +109,8 @@ def test_a_state_without_its_settings_leaves_the_own_ones():
     model, optimizer = trained("groups")
     other, other_optimizer = trained("groups", seed=1)
     other_optimizer.param_groups[0]["lr"] = 0.033
-    back = unpack_state(
-        pack_state(model, optimizer, {"scheduler": {"at": 3}}),
-        other,
-        other_optimizer,
-        settings=False,
-    )
+    packed = pack_state(model, optimizer, {"scheduler": {"at": 3}})
+    back = load_document(read_packed_state(packed, other_optimizer), other, other_optimizer)
     assert back == {}
     assert other_optimizer.param_groups[0]["lr"] == 0.033
     assert parts(other, other_optimizer, {})[0] == parts(model, optimizer, {})[0]
@@ -314,7 +311,7 @@ def loaded_both_ways(state, model, optimizer):
     files = {}
     for name, file in plan_checkpoint(model, optimizer, {}).items():
         files[name] = b"".join(bytes(block) for block in file.blocks())
-    load_checkpoint(files, *resumed)
+    load_document(read_checkpoint(files), *resumed)
     return joined, resumed
 
 

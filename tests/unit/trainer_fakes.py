@@ -23,7 +23,13 @@ from gossip.training.layout import PRESENT, Layout
 from gossip.training.local_steps import LocalSteps
 from gossip.training.node_start import PeerPlace, connect
 from gossip.training.session import Session
-from gossip.training.state import _aligned, plan_state, split_state
+from gossip.training.state import (
+    _aligned,
+    load_document,
+    plan_state,
+    read_packed_state,
+    split_state,
+)
 from gossip.training.steps import PlainSteps
 from gossip.training.watch import TerminationHandler
 
@@ -311,6 +317,11 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, seed: int) ->
 
 def flat_parameters(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def unpack_state(data: bytes, model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:
+    """Load a packed state."""
+    return load_document(read_packed_state(data), model, optimizer)
 
 
 def pack_state(

@@ -20,8 +20,9 @@ from gossip.training import (
     PeerRun,
     StateMismatch,
     is_norm,
-    load_checkpoint,
+    load_document,
     load_optimizer,
+    read_checkpoint,
     read_state_file,
     split_state,
 )
@@ -142,8 +143,8 @@ class StageRebuilder:
             if found is None:
                 return None
             files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
-            extra = load_checkpoint(
-                files, self.stage.model, self.optimizer, self.run.model.extra.check
+            extra = load_document(
+                read_checkpoint(files), self.stage.model, self.optimizer, self.run.model.extra.check
             )
             extra.pop(ANSWERS, None)
         except ConfigError as error:

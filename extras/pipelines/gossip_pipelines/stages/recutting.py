@@ -36,7 +36,7 @@ class Recut(NamedTuple):
         ledger: Ledger of that round. Its chain is a hash of the chains of all stages that saved
             some of the layers. It has no tables, because under the new plan peers have other
             numbers and stages.
-        extra: Extra entries, as ``load_checkpoint`` returns them.
+        extra: Extra entries, as ``load_document`` returns them.
     """
 
     round_id: int
@@ -54,7 +54,7 @@ def load_recut(
 
     Args:
         parts: Saved stages of the same step, in the order of their layers.
-        check: As in ``load_checkpoint``.
+        check: As in ``load_document``.
     Raises:
         DamagedCheckpoint: A file differs from its checksum.
         ConfigError: The layers or the optimizer differ from the saved ones.
