@@ -17,6 +17,4 @@ class Relative(torch.optim.Optimizer):
 
 
 model = habit.model()
-peer, model, optimizer = habit.prepared(model, Relative(model.parameters(), {"lr": None}))
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model, Relative(model.parameters(), {"lr": None}))

@@ -11,6 +11,4 @@ optimizer = torch.optim.AdamW(
     ],
     lr=1e-2,
 )
-peer, model, optimizer = habit.prepared(model, optimizer)
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model, optimizer)

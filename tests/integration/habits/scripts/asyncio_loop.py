@@ -4,7 +4,6 @@ import asyncio
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 import gossip
 
@@ -23,9 +22,7 @@ async def main():
     other = asyncio.ensure_future(tick())
     for _ in peer.epochs(2, save="ckpt", every=10):
         for x, y in loader:
-            optimizer.zero_grad()
-            mse_loss(model(x), y).backward()
-            optimizer.step()
+            habit.step(model, optimizer, x, y)
             await asyncio.sleep(0)
             habit.pause(peer)
     other.cancel()

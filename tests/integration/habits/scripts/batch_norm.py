@@ -5,6 +5,4 @@ import torch
 
 model = habit.model()
 model.insert(1, torch.nn.BatchNorm1d(8, momentum=None))
-peer, model, optimizer = habit.prepared(model)
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model)

@@ -6,6 +6,4 @@ import torch
 model = torch.nn.Sequential(
     torch.nn.Conv2d(2, 4, 2), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4, 1)
 ).to(memory_format=torch.channels_last)
-peer, model, optimizer = habit.prepared(model)
-habit.train(peer, model, optimizer, predict=lambda x: model(x.view(-1, 2, 2, 2)))
-habit.done(peer, model)
+habit.run(model, predict=lambda x: model(x.view(-1, 2, 2, 2)))

@@ -2,13 +2,10 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 peer, model, optimizer = habit.prepared()
 for x, y in habit.batches(peer):
-    optimizer.zero_grad()
-    mse_loss(model(x), y).backward()
-    optimizer.step()
+    habit.step(model, optimizer, x, y)
     with torch.no_grad():
         for p in model.parameters():
             p.clamp_(-0.2, 0.2)

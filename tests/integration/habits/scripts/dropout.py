@@ -5,6 +5,4 @@ import torch
 
 model = habit.model()
 model.insert(2, torch.nn.Dropout(0.3))
-peer, model, optimizer = habit.prepared(model)
-habit.train(peer, model, optimizer, predict=lambda x: model(x + 0.1 * torch.randn_like(x)))
-habit.done(peer, model)
+habit.run(model, predict=lambda x: model(x + 0.1 * torch.randn_like(x)))

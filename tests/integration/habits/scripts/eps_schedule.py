@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 model = habit.model()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -10,7 +9,5 @@ peer, model, optimizer = habit.prepared(model, optimizer)
 for seen, (x, y) in enumerate(habit.batches(peer), 1):
     optimizer.param_groups[0]["eps"] = 1e-3 / seen
     optimizer.param_groups[0]["betas"] = (0.9, 1 - 0.1 / seen)
-    optimizer.zero_grad()
-    mse_loss(model(x), y).backward()
-    optimizer.step()
+    habit.step(model, optimizer, x, y)
 habit.done(peer, model)

@@ -8,9 +8,7 @@ peer, model, optimizer = habit.prepared()
 loader = peer.shard(habit.loader())
 for _ in peer.epochs(2, save="ckpt", every=10):
     for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
+        habit.step(model, optimizer, x, y)
         habit.pause(peer)
     if peer.is_main:
         model.eval()

@@ -11,7 +11,5 @@ for _ in peer.epochs(2, save="ckpt", every=10):
         losses = [mse_loss(model(x), y).item() for x, y in loader]
     for x, y in loader:
         habit.pause(peer)
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
+        habit.step(model, optimizer, x, y)
 habit.done(peer, model)

@@ -1,7 +1,6 @@
 """A look at the first batch of each epoch, as to log an image of it."""
 
 import habit
-from torch.nn.functional import mse_loss
 
 peer, model, optimizer = habit.prepared()
 loader = peer.shard(habit.loader())
@@ -10,7 +9,5 @@ for _ in peer.epochs(2, save="ckpt", every=10):
     looks += len(next(iter(loader))[0]) > 0
     for x, y in loader:
         habit.pause(peer)
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
+        habit.step(model, optimizer, x, y)
 habit.done(peer, model)

@@ -20,6 +20,4 @@ class Galore(torch.optim.Optimizer):
 
 
 model = habit.model()
-peer, model, optimizer = habit.prepared(model, Galore(model.parameters(), {"lr": 0.05}))
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model, Galore(model.parameters(), {"lr": 0.05}))

@@ -1,7 +1,6 @@
 """An ``IterableDataset``: each peer reads a part of the stream."""
 
 import habit
-from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, IterableDataset
 
 
@@ -15,8 +14,6 @@ peer, model, optimizer = habit.prepared()
 loader = iter(peer.shard(DataLoader(Stream(), batch_size=4)))
 for _ in peer.steps(habit.STEPS, save="ckpt", every=10):
     x, y = next(loader)
-    optimizer.zero_grad()
-    mse_loss(model(x), y).backward()
-    optimizer.step()
+    habit.step(model, optimizer, x, y)
     habit.pause(peer)
 habit.done(peer, model)

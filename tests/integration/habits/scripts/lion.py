@@ -14,6 +14,4 @@ class Lion(torch.optim.Optimizer):
 
 
 model = habit.model()
-peer, model, optimizer = habit.prepared(model, Lion(model.parameters(), {"lr": 0.01}))
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model, Lion(model.parameters(), {"lr": 0.01}))

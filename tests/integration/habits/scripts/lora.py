@@ -20,7 +20,4 @@ class Lora(nn.Module):
 
 
 model = Lora()
-optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
-peer, model, optimizer = habit.prepared(model, optimizer)
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model, torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2))

@@ -6,6 +6,4 @@ import torch
 model = torch.nn.Sequential(
     torch.nn.Embedding(12, 4, max_norm=0.5), torch.nn.Flatten(), torch.nn.Linear(8 * 4, 1)
 )
-peer, model, optimizer = habit.prepared(model)
-habit.train(peer, model, optimizer, predict=lambda x: model((2 * x).long() % 12))
-habit.done(peer, model)
+habit.run(model, predict=lambda x: model((2 * x).long() % 12))

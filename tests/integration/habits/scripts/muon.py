@@ -21,6 +21,4 @@ class Muon(torch.optim.Optimizer):
 
 
 model = habit.model()
-peer, model, optimizer = habit.prepared(model, Muon(model.parameters(), {"lr": 0.01}))
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model, Muon(model.parameters(), {"lr": 0.01}))

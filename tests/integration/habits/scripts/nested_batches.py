@@ -1,7 +1,6 @@
 """Batches are nested tuples, lists and dicts."""
 
 import habit
-from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -17,7 +16,5 @@ class Samples(Dataset):
 peer, model, optimizer = habit.prepared()
 for batch in habit.batches(peer, DataLoader(Samples(), batch_size=4, shuffle=True)):
     x, (y, _about) = batch
-    optimizer.zero_grad()
-    mse_loss(model(x), y).backward()
-    optimizer.step()
+    habit.step(model, optimizer, x, y)
 habit.done(peer, model)

@@ -13,6 +13,4 @@ class Langevin(torch.optim.Optimizer):
 
 
 model = habit.model()
-peer, model, optimizer = habit.prepared(model, Langevin(model.parameters(), {"lr": 0.05}))
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model, Langevin(model.parameters(), {"lr": 0.05}))

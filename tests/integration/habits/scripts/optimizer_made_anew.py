@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 peer, model, optimizer = habit.prepared()
 loader = peer.shard(habit.loader())
@@ -11,7 +10,5 @@ for _ in peer.epochs(2, save="ckpt", every=10):
         habit.pause(peer)
         if peer.step == 8:
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
+        habit.step(model, optimizer, x, y)
 habit.done(peer, model)

@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 peer, model, optimizer = habit.prepared()
 loader = peer.shard(habit.loader())
@@ -12,8 +11,6 @@ for epoch in peer.epochs(2, save="ckpt", every=10):
         optimizer.add_param_group({"params": added.parameters()})
         model.append(added)
     for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
+        habit.step(model, optimizer, x, y)
         habit.pause(peer)
 habit.done(peer, model)

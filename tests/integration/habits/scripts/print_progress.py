@@ -3,12 +3,9 @@
 import sys
 
 import habit
-from torch.nn.functional import mse_loss
 
 peer, model, optimizer = habit.prepared()
 for x, y in habit.batches(peer):
-    optimizer.zero_grad()
-    mse_loss(model(x), y).backward()
-    optimizer.step()
+    habit.step(model, optimizer, x, y)
     sys.stderr.write(f"\r{peer.step} steps")
 habit.done(peer, model)

@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 from torch.optim import lr_scheduler
 
 model = habit.model()
@@ -13,9 +12,7 @@ peer.keep(schedule=schedule)
 loader = peer.shard(habit.loader())
 for _ in peer.epochs(2, save="ckpt", every=10):
     for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
+        habit.step(model, optimizer, x, y)
         habit.pause(peer)
     schedule.step()
 habit.done(peer, model)

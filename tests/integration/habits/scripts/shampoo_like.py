@@ -20,6 +20,4 @@ class Shampoo(torch.optim.Optimizer):
 
 
 model = habit.model()
-peer, model, optimizer = habit.prepared(model, Shampoo(model.parameters(), {"lr": 0.001}))
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model, Shampoo(model.parameters(), {"lr": 0.001}))

@@ -1,7 +1,6 @@
 """``continue`` on batches that the script finds bad."""
 
 import habit
-from torch.nn.functional import mse_loss
 
 peer, model, optimizer = habit.prepared()
 loader = peer.shard(habit.loader())
@@ -10,7 +9,5 @@ for _ in peer.epochs(2, save="ckpt", every=10):
         habit.pause(peer)
         if x[0, 0] > 1.2:
             continue
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
+        habit.step(model, optimizer, x, y)
 habit.done(peer, model)

@@ -21,6 +21,4 @@ class Soap(torch.optim.Optimizer):
 
 
 model = habit.model()
-peer, model, optimizer = habit.prepared(model, Soap(model.parameters(), {"lr": 0.01}))
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model, Soap(model.parameters(), {"lr": 0.01}))

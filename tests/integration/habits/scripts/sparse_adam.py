@@ -5,6 +5,4 @@ import torch
 
 model = torch.nn.Embedding(8, 1, sparse=True)
 optimizer = torch.optim.SparseAdam(model.parameters(), lr=1e-2)
-peer, model, optimizer = habit.prepared(model, optimizer)
-habit.train(peer, model, optimizer, predict=lambda x: model(x[:, 0].abs().long().clamp(max=7)))
-habit.done(peer, model)
+habit.run(model, optimizer, predict=lambda x: model(x[:, 0].abs().long().clamp(max=7)))

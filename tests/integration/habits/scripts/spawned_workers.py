@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 import gossip
 
@@ -16,9 +15,7 @@ def main():
     loader = peer.shard(habit.loader(**how))
     for _ in peer.epochs(2, save="ckpt", every=10):
         for x, y in loader:
-            optimizer.zero_grad()
-            mse_loss(model(x), y).backward()
-            optimizer.step()
+            habit.step(model, optimizer, x, y)
             habit.pause(peer)
     habit.done(peer, model)
     peer.close()

@@ -5,6 +5,4 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 model = habit.model()
 spectral_norm(model[0])
-peer, model, optimizer = habit.prepared(model)
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model)

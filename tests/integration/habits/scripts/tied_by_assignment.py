@@ -6,6 +6,4 @@ import torch
 model = habit.model()
 model.insert(2, torch.nn.Linear(8, 8))
 model[2].weight = model[0].weight
-peer, model, optimizer = habit.prepared(model)
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model)

@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 model = habit.model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -10,7 +9,5 @@ peer, model, optimizer = habit.prepared(model, optimizer)
 for x, y in habit.batches(peer):
     for group in optimizer.param_groups:
         group["weight_decay"] = 0.04 + 0.01 * peer.step
-    optimizer.zero_grad()
-    mse_loss(model(x), y).backward()
-    optimizer.step()
+    habit.step(model, optimizer, x, y)
 habit.done(peer, model)

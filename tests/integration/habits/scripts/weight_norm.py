@@ -5,6 +5,4 @@ from torch.nn.utils.parametrizations import weight_norm
 
 model = habit.model()
 weight_norm(model[0])
-peer, model, optimizer = habit.prepared(model)
-habit.train(peer, model, optimizer)
-habit.done(peer, model)
+habit.run(model)

@@ -5,6 +5,4 @@ import torch
 
 model = habit.model()
 model.scale = torch.nn.Parameter(torch.tensor(1.0))
-peer, model, optimizer = habit.prepared(model)
-habit.train(peer, model, optimizer, predict=lambda x: model(x) * model.scale)
-habit.done(peer, model)
+habit.run(model, predict=lambda x: model(x) * model.scale)

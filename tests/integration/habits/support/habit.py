@@ -80,6 +80,20 @@ def prepared(net: nn.Module | None = None, optimizer: Any = None) -> tuple[Any, 
     return peer, *peer.prepare(net, optimizer)
 
 
+def run(net: nn.Module | None = None, optimizer: Any = None, **how: Any) -> None:
+    """Prepare, train and write the result, in a script that does nothing beside that."""
+    peer, net, optimizer = prepared(net, optimizer)
+    train(peer, net, optimizer, **how)
+    done(peer, net)
+
+
+def step(predict: Callable[[Tensor], Tensor], optimizer: Any, x: Tensor, y: Tensor) -> None:
+    """Step on the mean squared error of a batch."""
+    optimizer.zero_grad()
+    mse_loss(predict(x), y).backward()
+    optimizer.step()
+
+
 def train(
     peer: Any,
     net: nn.Module,
@@ -99,9 +113,7 @@ def train(
     batches = peer.shard(loader()) if batches is None else batches
     for _ in peer.epochs(2, save="ckpt", every=10):
         for x, y in batches:
-            optimizer.zero_grad()
-            mse_loss((predict or net)(x), y).backward()
-            optimizer.step()
+            step(predict or net, optimizer, x, y)
             if schedule is not None:
                 schedule.step()
             pause(peer)
