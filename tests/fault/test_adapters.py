@@ -31,7 +31,6 @@ pytestmark = [
         any(importlib.util.find_spec(name) is None for name in LIBRARIES),
         reason="needs the extras lightning, transformers and accelerate",
     ),
-    pytest.mark.timeout(300),
 ]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PLANNED = {"transformers_trainer.py": 64, "lightning_trainer.py": 64, "accelerate_loop.py": 32}

@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
 from command import gossip, summary_of
 from effort import effort
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -23,7 +22,6 @@ def demo(folder: Path, *options: str) -> dict[str, Any]:
     return summary
 
 
-@pytest.mark.timeout(300)
 def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: Path) -> None:
     # It is looked at soon behind an epoch, whose last rounds are no steps on a handful of samples.
     summary = demo(
@@ -43,7 +41,6 @@ def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: 
     assert {each.step for each in read.Scalars("swarm/contributors")} == set(range(200))
 
 
-@pytest.mark.timeout(300)
 def test_sleepers_and_returners_in_the_midst_and_at_the_end_finish_with_the_swarms_bits(
     free_run_dir: Path,
 ) -> None:
@@ -69,7 +66,6 @@ def test_sleepers_and_returners_in_the_midst_and_at_the_end_finish_with_the_swar
     assert summary["suspected"] == []
 
 
-@pytest.mark.timeout(300)
 def test_gossip_rounds_without_a_server_survive_the_same(free_run_dir: Path) -> None:
     faults = ["--fault", "sign_flip:2*10", "--fault", "crash:1@80"]
     summary = demo(free_run_dir, "-n", "5", "--topology", "random-k", "--rounds", "160", *faults)

@@ -17,7 +17,7 @@ from effort import effort
 from following import Following
 from hosts import Hosts, hosts, why_no_hosts
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(bool(why := why_no_hosts()), reason=why)]
+pytestmark = pytest.mark.skipif(bool(why := why_no_hosts()), reason=why)
 
 WAIT_S = 120.0
 SCRIPT = """

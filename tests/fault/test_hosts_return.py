@@ -12,7 +12,6 @@ from hosts_run import hosts_run
 
 pytestmark = [
     pytest.mark.ssh,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(bool(why := why_no_hosts()), reason=why),
 ]
 

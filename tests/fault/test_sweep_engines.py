@@ -12,7 +12,7 @@ from condor import Pool
 from gossip_lab import RunCommand, Sweep, World, grid
 from gossip_lab.playground.played import METRICS
 
-pytestmark = [pytest.mark.adapters, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.adapters
 PACKAGES = {"condor": "torch", "optuna": "optuna", "ray": "ray", "dask": "distributed"}
 VALUES: dict[str, Any] = {
     "lr": [0.1, 0.5],

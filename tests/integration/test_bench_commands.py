@@ -19,8 +19,6 @@ import zygote
 from conftest import command_of
 from effort import effort
 
-pytestmark = pytest.mark.timeout(300)
-
 EXCHANGE = ("exchange", "-n", "2", "--numbers", "1000", "--repetitions", "100000")
 BENCH = [sys.executable, "-m", "gossip.launch.cli", "bench"]
 

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from command import gossip
 
 from gossip.run.telemetry import read_lines
@@ -62,7 +61,6 @@ def train(folder: Path) -> tuple[list[dict[str, object]], Counter[str]]:
     return facts, Counter(str(row.get("event")) for row in rows)
 
 
-@pytest.mark.timeout(300)
 def test_a_peer_that_compiles_for_long_is_waited_for_and_keeps_its_batches(tmp_path: Path) -> None:
     """Three times as long as a round may take. The peer that has compiled is not held for slow."""
     compiled, events = train(tmp_path)

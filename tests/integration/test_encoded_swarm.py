@@ -12,8 +12,6 @@ import pytest
 from effort import rotated
 from swarm import TRAINER, ProcessSwarm
 
-pytestmark = pytest.mark.timeout(300)
-
 PEERS, WIDTH = 4, (700, 1700)  # 4.8 MB: two shards
 WIDE = TRAINER.replace("torch.nn.Linear(6, 3)", f"torch.nn.Linear{WIDTH}").replace(
     "randn(4, 6)", f"randn(4, {WIDTH[0]})"

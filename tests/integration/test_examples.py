@@ -69,7 +69,6 @@ def test_the_readme_shows_the_rule_of_the_examples() -> None:
     assert len(shown) <= 10
 
 
-@pytest.mark.timeout(300)
 def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelated_aggregators_py(
     project: Path,
 ) -> None:
@@ -92,7 +91,6 @@ def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelat
     assert "epoch 0: 1437 samples used once, 0 twice, in" in done.stderr + done.stdout
 
 
-@pytest.mark.timeout(300)
 def test_the_script_of_ddp_goes_on_as_one_of_gossip_after_a_kill(tmp_path: Path) -> None:
     """Its schedule comes out as planned, and a second start has nothing left to do."""
     words = "run -n 3 --resume auto --deterministic --run-dir"
@@ -112,7 +110,6 @@ def test_the_script_of_ddp_goes_on_as_one_of_gossip_after_a_kill(tmp_path: Path)
     assert accuracies(again.stdout + again.stderr) == []
 
 
-@pytest.mark.timeout(300)
 def test_a_script_of_ddp_says_what_to_read_and_runs_under_torchrun(tmp_path: Path) -> None:
     script = [str(EXAMPLES / "ddp.py"), "--epochs", "1"]
     done = gossip(tmp_path, "run", "-n", "2", *script, code=None)

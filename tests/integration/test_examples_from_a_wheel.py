@@ -135,7 +135,6 @@ def ended(command: Sequence[str], folder: Path, path: Path | None = None) -> str
     return done.stdout
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", effort([], sorted(HERE)))
 def test_an_example_runs_from_a_wheel(name: str, installed: Path, tmp_path: Path) -> None:
     for path in EXAMPLES.glob("*.py"):

@@ -7,14 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from command import gossip, summary_of
 from effort import only_long
 
 from gossip.run.telemetry import read_lines
 from gossip.vectors.sharding import shard_sizes
-
-pytestmark = pytest.mark.timeout(300)
 
 PEERS, LIAR, STEPS = 4, 3, 60
 BETWEEN = 1_050_000

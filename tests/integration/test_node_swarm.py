@@ -19,7 +19,6 @@ from swarm import TRAINER, WAIT_S, ProcessSwarm, again, roster
 from gossip.core import QUORUM_LOST
 
 # one claim after another, each of which may wait for processes to start
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

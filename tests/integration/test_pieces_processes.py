@@ -8,13 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from effort import effort
 from swarm import ProcessSwarm, again
 
 from gossip.run import checkpoints
-
-pytestmark = pytest.mark.timeout(300)
 
 FROZEN = 6_000_000  # parameters of 4 bytes that no round has to carry
 TRAINED_BYTES_MAX = 100_000

@@ -251,7 +251,6 @@ def test_ctrl_c_keeps_the_rows_so_far(here: Path) -> None:
     assert (here / "out/report.html").is_file()
 
 
-@pytest.mark.timeout(300)
 def test_a_killed_sweep_goes_on_and_plays_no_cell_twice(here: Path) -> None:
     (here / "rules.py").write_text(KILLING)
     (here / "grid.toml").write_text(GRID)
@@ -292,7 +291,6 @@ def test_an_error_of_a_cell_is_reported_and_the_others_are_played(here: Path) ->
     assert sweep.table()[-1].split()[:4] == ["krum", "2", "0", "0"]
 
 
-@pytest.mark.timeout(300)
 def test_a_dag_without_condor_gives_the_rows_of_a_local_sweep(here: Path) -> None:
     values = {"lr": [0.1, 0.5], "split": ["iid", "sorted"]}
     options = {"rounds": 3, "every": 2, "quiet": True}

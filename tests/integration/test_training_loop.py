@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from command import gossip
 
 SCRIPT = """
@@ -94,7 +93,6 @@ print("facts", *facts, float((model(x).argmax(1) == y).float().mean()), flush=Tr
 """
 
 
-@pytest.mark.timeout(300)
 def test_everything_that_users_write_around_a_step_at_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ("run", "-n", "3", "--aggregator", "mean", "--run-dir", "out", "train.py")

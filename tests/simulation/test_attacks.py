@@ -12,7 +12,6 @@ from impatient import as_it_was
 
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
-from gossip.core.rounds.rolling import RollingRounds
 from gossip.faults.kinds import Restart
 from gossip.faults.world import NODE_ATTACKS, PIECE_ATTACKS, SHARD_ATTACKS, NodeAttack, Partition
 from gossip_lab.simulation.campaign.play import conditions, make_swarm
@@ -155,8 +154,6 @@ def test_seed_1232_peers_that_swap_their_branches_all_at_once_keep_their_own_sta
     swarm = make_swarm(Schedule(1232, peers=4), Nemesis(Schedule(1232, peers=4)))
     swarm.run_for(3.0)
     for peer, host in swarm.hosts.items():
-        assert isinstance(host.core, Peer)
-        assert isinstance(host.core.rounds, RollingRounds)
         host.core.rounds.lag_detector.lose_track(
             (peer + 1) % 4, "everybody else is on another branch"
         )

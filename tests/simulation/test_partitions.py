@@ -14,7 +14,6 @@ from gossip.core.messages import Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import RoundSettings
 from gossip_lab.simulation.world.driver import Swarm
-from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 AVAILABLE, CONTINUE = RoundSettings(quorum="available"), RoundSettings(on_minority="continue")
 SLOW, FAST = (0.2, 0.24), (0.08, 0.12)
@@ -57,7 +56,6 @@ def survivors(swarm: Swarm[Peer]) -> set[PeerId]:
     digests: dict[int, bytes] = {}
     for peer in swarm.up:
         trainer = swarm.trainer(peer)
-        assert isinstance(trainer, ToyTrainer)
         assert digests.setdefault(trainer.next_round, trainer.digest) == trainer.digest, (
             f"peer {peer} holds something else"
         )

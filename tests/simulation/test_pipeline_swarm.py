@@ -22,7 +22,7 @@ from gossip.faults import (
 from gossip_lab.simulation.campaign.play import make_swarm, suite_of
 from gossip_lab.simulation.checkers import PipelineSuite
 from gossip_lab.simulation.schedules import Schedule, generate_pipeline
-from gossip_lab.simulation.world import Nemesis, StageTrainer, Swarm
+from gossip_lab.simulation.world import Nemesis, Swarm
 
 ROUNDS = 10
 
@@ -47,7 +47,6 @@ def swarm_of(
     swarm.hooks.append(suite.overall)
     for peer in range(schedule.peers):
         trainer = swarm.trainer(peer)
-        assert isinstance(trainer, StageTrainer)
         trainer.rounds = ROUNDS
     return swarm
 

@@ -209,7 +209,6 @@ def solo_swarm() -> Swarm[Solo]:
 def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
     swarm = solo_swarm()
     trainer = swarm.trainer(0)
-    assert isinstance(trainer, ToyTrainer)
     before = trainer.distance
     core = swarm.cores[0]
     swarm.run_until(lambda: bool(core.of(events.SnapshotTaken)), 5.0)

@@ -232,7 +232,6 @@ def test_command_lines_that_look_are_carried_out(page: str, folder: Path, runs: 
 
 
 # In make test-long only; make test says that there is none of it.
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", effort([], pages([b for b in SHELL if starting([b])])))
 def test_runs_that_pages_show_train(page: str, folder: Path) -> None:
     package = folder / "package"
@@ -292,7 +291,6 @@ def test_python_is_executed(block: Block, tmp_path: Path, monkeypatch: pytest.Mo
     shown_python.execute_beside_a_peer(code, str(block), tmp_path)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", effort([], ["docs/integrations.md"]))
 def test_the_cells_of_a_notebook_run(page: str, tmp_path: Path) -> None:
     here = [block.text for block in PYTHON if block.page == page]

@@ -33,7 +33,6 @@ def due_with(seed: int) -> dict[str, list[str]]:
 CHOSEN = effort(due_with(seed_of_today()), {name: list(SITUATIONS) for name in HABITS})
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_habit_comes_to_what_the_table_says(name: str, tmp_path: Path) -> None:
     runs = HabitRuns(name, tmp_path)
