@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from test_checkers_gossip import caught
+from test_checkers_server_waits import Faulty
 from test_ending import LATE, ROUNDS, over, run_to, swarm_that_ends
 
 from gossip.core.events import Received
-from gossip.core.messages import PeerId, StateRequest
+from gossip.core.messages import StateRequest
 from gossip.core.peer import Peer
 from gossip_lab.simulation.checkers import Checker, CheckerSuite
 from gossip_lab.simulation.checkers.transfer.donors import (
@@ -19,26 +20,15 @@ from gossip_lab.simulation.checkers.transfer.donors import (
     RepeatedAttestationRequests,
 )
 from gossip_lab.simulation.world.driver import Swarm
-from gossip_lab.simulation.world.observer import Observer
 
 Plant = Callable[[Any], None]
-
-
-class FaultyHelper(Observer):
-    """Makes the core of every life faulty."""
-
-    def __init__(self, plant: Plant) -> None:
-        self.plant = plant
-
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self.plant(swarm.hosts[peer].core)
 
 
 def ends_under(checker: Checker, plant: Plant | None, **options: Any) -> Swarm[Peer]:
     """A swarm of four near its end, every core of which has the fault, if there is one."""
     swarm = swarm_that_ends(3, f=1, **{"n": 4, **options})
     swarm.hooks.append(CheckerSuite([checker]))
-    swarm.hooks.extend([] if plant is None else [FaultyHelper(plant)])
+    swarm.hooks.extend([] if plant is None else [Faulty(plant)])
     run_to(swarm, ROUNDS - 20)
     return swarm
 
