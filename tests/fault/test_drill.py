@@ -51,7 +51,6 @@ def live(tmp_path: Path) -> Iterator[Path]:
     finally:
         process.kill()
         process.wait()
-        assert process.stdout is not None
         process.stdout.close()
 
 

@@ -147,7 +147,6 @@ async def test_who_has_the_key_cannot_send_very_many_parts_either(tmp_path: Path
             *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert child.stdin is not None
-        assert child.stdout is not None
         assert await child.stdout.readline() == b"sent\n"
         requests = join_server.socket
         await until(lambda: grown.look() >= GROWTH_MAX or requests._proxy.cut or requests.refused)

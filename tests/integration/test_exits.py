@@ -207,7 +207,6 @@ def then_term(action: Action) -> Action:
 
 
 def close_stdout(run: Playground) -> None:
-    assert run.root.stdout is not None
     run.root.stdout.close()
 
 

@@ -106,7 +106,6 @@ def test_a_pid_that_somebody_else_has_by_now_is_not_ours() -> None:
     )
     try:
         found = stat(bystander.pid)
-        assert found is not None
         assert members(bystander.pid, found.started, "token") == [bystander.pid]
         assert members(bystander.pid, found.started - 1, "token") == []
         guardian.end({bystander.pid: found.started - 1}, "token", mercy_s=0.0)
@@ -127,7 +126,6 @@ def test_a_group_whose_leader_is_gone_is_known_by_its_word() -> None:
         env={**os.environ, guardian.TOKEN_VARIABLE: "word"},
         start_new_session=True,
     )
-    assert leader.stdout is not None
     child = int(leader.stdout.readline())
     found = stat(leader.pid)
     assert found is not None
@@ -149,7 +147,6 @@ def test_who_leaves_by_itself_is_not_killed_and_not_waited_for_after() -> None:
     )
     assert peer.stdin is not None
     found = stat(peer.pid)
-    assert found is not None
     ending = threading.Thread(
         target=guardian.end, args=({peer.pid: found.started}, "nobody's word", 60.0)
     )
@@ -173,7 +170,6 @@ def test_a_guardian_that_is_told_that_all_is_done_kills_nobody() -> None:
     )
     try:
         found = stat(bystander.pid)
-        assert found is not None
         text = f"token word\nwatch {bystander.pid} {found.started}\ndone\n"
         command = [sys.executable, "-I", "-S", guardian.__file__]
         subprocess.run(command, input=text, text=True, check=True, timeout=30)

@@ -72,7 +72,6 @@ def test_a_node_that_was_stopped_hears_of_it_after_its_mail_and_before_its_timer
     ours, theirs = Channel.pair()
     trainer = Channel(ours)
     with node_of(theirs) as process, closing(trainer):
-        assert process.stdout is not None
         assert process.stdout.readline().split() == ["TimerFired"]
         os.kill(process.pid, signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)

@@ -53,14 +53,12 @@ def start(folder: Path) -> Iterator[Start]:
             [sys.executable, str(program), str(folder), mode], stdout=subprocess.PIPE, text=True
         )
         started.append(process)
-        assert process.stdout is not None
         while (line := process.stdout.readline()) != f"{ALL_THERE}\n":
             assert line, "the launcher has ended"
         return process
 
     yield launcher
     for process in started:
-        assert process.stdout is not None
         process.stdout.close()
         process.kill()
         process.wait()
@@ -92,7 +90,6 @@ def test_a_run_is_listed_read_and_stopped_from_another_terminal(folder: Path, st
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert followed.stdout is not None
     first = followed.stdout.readline()
     done = gossip("stop", "one", cwd=home, start=subprocess.run)
     assert done.returncode == 0, done.stderr
@@ -126,7 +123,6 @@ def test_following_a_log_ends_cleanly_with_ctrl_c(folder: Path, start: Start) ->
     )
     command = [sys.executable, "-c", heeds, "logs", "-f", str(folder)]
     followed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert followed.stdout is not None
     followed.stdout.readline()
     followed.send_signal(signal.SIGINT)
     _, err = followed.communicate(timeout=20)

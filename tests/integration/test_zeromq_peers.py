@@ -218,7 +218,6 @@ def test_a_small_payload_is_copied_and_free_at_once():
     payload.data[:] = -1.0
     watched.until(lambda: len(watched.received(second)) == 1, "the update")
     received = watched.received(second)[0].payload
-    assert received is not None
     assert received.data.tobytes() == floats(64 * 1024).data.tobytes()
 
 

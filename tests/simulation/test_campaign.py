@@ -317,7 +317,6 @@ def test_nobody_waits_for_one_that_is_back_before_it_has_a_state() -> None:
     ]
     swarm.run_for(1.0)
     core = swarm.inspections.get(3)
-    assert core is not None
     assert core.rounds.round_id >= rounds.round_id - 1, "it takes part again"
     assert not rounds.skip_reason(3)  # type: ignore[union-attr]
 
@@ -473,7 +472,6 @@ def test_a_violation_ends_the_run_and_says_what_where_and_when() -> None:
 
 def test_an_exception_out_of_a_core_is_a_violation_and_no_end_of_the_search() -> None:
     outcome = run(WORLD, [_Chokes()])
-    assert outcome.violation is not None
     assert outcome.violation.invariant == "S14"
     assert "ZeroDivisionError: a bug in a core" in outcome.violation.text
 
@@ -488,7 +486,6 @@ class _Echo(Observer):
 
 def test_messages_that_beget_messages_end_the_run_with_a_violation_and_not_never() -> None:
     outcome = run(replace(WORLD, active_s=2.0, duration_s=2.0), [_Echo()])
-    assert outcome.violation is not None
     assert outcome.violation.invariant == "S15"
     assert "TrainerProgress: they cause each other forever" in outcome.violation.text
 
@@ -529,7 +526,6 @@ def test_a_failing_schedule_shrinks_to_the_faults_and_peers_that_matter() -> Non
     small = shrink(bug(failing), play, runs_max=400)
     assert [type(fault) for fault in small.schedule.faults] == [Hang, Loss]
     assert small.schedule.peers == 3
-    assert small.outcome.violation is not None
     assert small.outcome.violation.invariant == "S8", "another invariant is another bug"
     hang = small.schedule.faults[0]
     assert isinstance(hang, Hang)

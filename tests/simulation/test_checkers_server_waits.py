@@ -91,7 +91,6 @@ def waits_for_the_refused(core: Any) -> None:
 
 def test_l2_waiting_for_one_that_holds_a_refused_result_is_caught() -> None:
     found = run(BYZANTINE, [Faulty(waits_for_the_refused)]).violation
-    assert found is not None
     assert found.invariant == "L2"
     assert "for the update of peer 0, which holds a result that it has rejected" in found.text
 

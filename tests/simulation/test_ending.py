@@ -170,7 +170,6 @@ def test_a_late_script_that_wants_more_rounds_ends_with_the_final_state(misses: 
     misses(swarm)
     swarm.run_until(lambda: over(swarm), limit_s=60)
     halt = swarm.hosts[LATE].halt
-    assert halt is not None
     assert halt.exit_code == 0, swarm.summary()
     assert len({toy(swarm, peer).digest for peer in swarm.hosts}) == 1
 
@@ -226,7 +225,6 @@ def test_who_wakes_when_all_are_gone_says_so_as_soon_as_that_is_known() -> None:
         swarm.inject(LATE, PeerEnded(peer))
     swarm.run_until(lambda: over(swarm), limit_s=3)
     halt = swarm.hosts[LATE].halt
-    assert halt is not None
     assert halt.exit_code == 5
     assert (
         "quorum lost: 1 peer is left, a round needs 3, and this peer is in round 2" in halt.reason
@@ -246,7 +244,6 @@ def test_who_hears_that_all_have_completed_and_are_gone_says_that() -> None:
         swarm.inject(LATE, Received(peer, 0, Gossip((core.membership.me.rumor(),))))
     swarm.run_until(lambda: over(swarm), limit_s=2)
     halt = swarm.hosts[LATE].halt
-    assert halt is not None
     assert halt.exit_code == 5
     assert f"the others have completed the training at round {ROUNDS} and are gone" in halt.reason
     assert "no peer can send it the final state" in halt.reason

@@ -32,7 +32,6 @@ class ResumedTrainer(ToyTrainer):
     loaded: Prepared
 
     def with_checkpoint_of(self, other: ToyTrainer) -> ResumedTrainer:
-        assert other.ledger is not None
         self.parameters, self.next_round = other.parameters, other.ledger.round_id
         self.loaded = Prepared(
             b"", self.digest, (), round_id=other.ledger.round_id, ledger=other.ledger.ledger

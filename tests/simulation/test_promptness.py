@@ -64,7 +64,6 @@ def server_of(swarm: Swarm[Peer]) -> PeerId:
 
 def test_l2_a_round_that_ends_late_though_all_updates_are_there_is_caught() -> None:
     late = run(Schedule(3, peers=4, rule_s=0.7, active_s=6.0, duration_s=6.0))
-    assert late.violation is not None
     assert "0.70 s after the last update" in late.violation.text
 
 

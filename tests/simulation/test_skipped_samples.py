@@ -46,7 +46,6 @@ def test_no_sample_that_a_script_skips_comes_again(seed: int) -> None:
     seen: set[int] = set()
     over: set[int] = set()
     for _, done in sorted(commits.items()):
-        assert done.slices is not None
         slices = {
             peer: {p for pair in ranges for p in range(*pair)}
             for peer, ranges in done.slices.items()

@@ -297,7 +297,6 @@ def test_a_peer_that_can_load_no_state_leaves_and_names_the_difference(n: int) -
     refuse_states(swarm, 1)
     swarm.run_until(lambda: swarm.hosts[1].halt is not None, 30.0)
     halt = swarm.hosts[1].halt
-    assert halt is not None
     assert halt.exit_code == REFUSED
     assert "0.weight differs" in halt.reason
     assert len(swarm.reports(1, "bad_state")) == REFUSALS_MAX

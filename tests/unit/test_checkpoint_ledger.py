@@ -76,7 +76,6 @@ def test_a_core_that_is_given_its_ledger_goes_on_with_that_round_and_history() -
     assert again.round_id == 7
     assert unpack_json(again.ledger)["chain"] == unpack_json(ledger.ledger)["chain"]
     rolling = second._rolling
-    assert rolling is not None
     assert not rolling.server._requests_in(0), "nobody holds a result of that round"
 
 

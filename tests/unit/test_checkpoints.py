@@ -75,7 +75,6 @@ def test_what_is_written_is_what_is_read(folder: Path) -> None:
     assert path == folder / "step-000000500"
     assert sorted(os.listdir(path)) == sorted([*FILES, "manifest.json"])
     found, damaged = checkpoints.newest_good(folder)
-    assert found is not None
     assert (found.path, found.step, damaged) == (path, 500, [])
     assert {name: found.read(name) for name in FILES} == {
         name: data + b"500" for name, data in FILES.items()
@@ -156,7 +155,6 @@ def test_a_damaged_one_of_the_step_is_moved_aside(two: Path) -> None:
     write(two, 1000)
 
     found, damaged = checkpoints.newest_good(two)
-    assert found is not None
     assert (found.step, damaged) == (1000, [])
     assert (two / ".step-000001000.aside" / "model.safetensors").read_bytes() == b"other"
     for step in (1001, 1002):
@@ -273,7 +271,6 @@ def test_nothing_goes_and_nothing_is_named_before_it_is_synced(
 
 def assert_as_before(folder: Path) -> None:
     found, damaged = checkpoints.newest_good(folder)
-    assert found is not None
     assert (found.step, damaged) == (1000, [])
     assert found.read("ledger.json") == FILES["ledger.json"] + b"1000"
     assert (folder / "latest").read_text() == "step-000001000\n"
@@ -467,7 +464,6 @@ def test_an_error_at_any_call_leaves_a_checkpoint_and_latest_that_can_be_used(
             except OSError:
                 failed = True
         found, _ = checkpoints.newest_good(folder)
-        assert found is not None
         assert found.step == 1500 or failed, f"error {at} of {call} was lost"
         named = (folder / "latest").read_text().strip()
         assert checkpoints.verify(checkpoints.open_at(folder / named)) == []
@@ -687,7 +683,6 @@ def test_links_pipes_and_folders_are_not_read(two: Path, name: str, what: str) -
         path.unlink()
         path.mkdir() if what == "folder" else os.mkfifo(path)
     found, damaged = checkpoints.newest_good(two)
-    assert found is not None
     assert found.step == 500
     assert str(path) in damaged[0]
     write(two, 1000)

@@ -45,7 +45,6 @@ def averaging(twin: nn.Module, rounds: int, sent: list[tuple[float, ...]]) -> Ca
         for round_id in range(rounds):
             said = n.expect(control.Contribute)
             sent.append(said.rates)
-            assert n.arena is not None
             mean = n.arena.updates[said.slot][:66].copy()
             for other in (1, 2):
                 found = gradients(twin, 10 * round_id + other)

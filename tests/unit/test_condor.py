@@ -214,7 +214,6 @@ def test_a_job_is_a_peer_where_its_ad_says_so_and_else_a_run_of_its_own(tmp_path
     machine = 'MyAddress = "<10.0.0.7:9618?addrs=10.0.0.7-9618+[fd00--7]-9618&alias=n7>"\n'
     given = job_of(tmp_path, f"{ad}GossipPeer = 2\nGossipPeers = 8\n", machine)
     task = condor_task(given)
-    assert task is not None
     assert (task.run, task.peer, task.peers, task.one_host, task.comes_back) == (
         "condor-81",
         2,
@@ -228,7 +227,6 @@ def test_a_job_is_a_peer_where_its_ad_says_so_and_else_a_run_of_its_own(tmp_path
             tmp_path, f"{ad}GossipPeer = 2\nGossipPeers = 8\n", 'MyAddress = "<[fd00::7]:9618>"\n'
         )
     )
-    assert six is not None
     assert six.towards == "fd00::7"
     assert run_of({"ClusterId": "81", "DAGManJobId": "77"}) == "condor-77", (
         "nodes of a DAG have clusters of their own"

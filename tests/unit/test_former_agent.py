@@ -29,7 +29,6 @@ def leave(folder: Path, pid: int, **changes: object) -> None:
     while not launchers.command_of(pid):  # it has just been started
         assert time.monotonic() < until
     found = guardian.stat(pid)
-    assert found is not None
     fields = {"pid": pid, "started": found.started, "token": "0123456789abcdef", **changes}
     (folder / agent.AGENT).write_text(json.dumps(fields))
 

@@ -235,7 +235,6 @@ def test_with_overlap_a_collective_operation_mixes_in_what_was_in_flight() -> No
     def script(n: FakeNode) -> None:
         n.prepared()
         n.offered(0, slot=0)
-        assert n.arena is not None
         n.applied(0, 1, n.arena.updates[0])
         said = n.offered(1, slot=1)
         collected = ((0, said.collective),)
@@ -437,7 +436,6 @@ def test_what_an_encoding_owes_is_of_one_fragment() -> None:
 
     assert offered(0, 4.0, 3.0, 1.0, 0.5) == [4.0, 3.0, 0.0, 0.0]
     assert offered(1, 0.0, 8.0, 9.0, 2.0) == [0.0, 8.0, 9.0, 0.0]
-    assert encoder.residual is not None
     assert encoder.residual.tolist() == [0.0, 0.0, 1.0, 0.5, 0.0, 0.0, 0.0, 2.0]
     assert offered(2, 0.0, 0.0, 0.0, 0.0) == [0.0, 0.0, 1.0, 0.5], "what the first one is owed"
     assert offered(3, 0.0, 0.0, 0.0, 0.0) == [0.0, 0.0, 0.0, 2.0]
@@ -512,7 +510,6 @@ def test_own_parameters_are_saved_and_are_there_again(tmp_path: Path) -> None:
     model, optimizer, steps, _ = apart()
     own = flat_parameters(model)
     document = plan_own(model, OwnState(optimizer=optimizer, parameters=steps.own_parameters))
-    assert document is not None
     data = bytearray(document.nbytes)
     document.write(memoryview(data))
     write_own(tmp_path, 3, 8, memoryview(data)[: document.length], keep=1)

@@ -100,7 +100,6 @@ def test_a_step_that_is_not_finite_costs_its_round_and_no_more(options: dict[str
             backward(model, seed)
             if seed == 2:
                 gradient = next(model.parameters()).grad
-                assert gradient is not None
                 gradient.fill_(float("nan"))
             optimizer.step()
             finite.append(bool(flat_parameters(model).isfinite().all()))

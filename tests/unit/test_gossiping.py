@@ -135,7 +135,6 @@ def test_a_rule_is_given_the_aggregate_that_was_applied_last_and_none_of_another
     for peer in table.settings.peers[1:]:
         effects += [*table.push(peer), *table.push(peer, what="parameters")]
     gradients, parameters = only(effects, Aggregate)
-    assert gradients.previous is not None
     assert gradients.previous.data == (9.0, 9.0)
     assert parameters.mix
     assert parameters.previous is None, "differences to the own parameters have no history"
@@ -706,7 +705,6 @@ def test_nothing_happens_before_the_start_and_after_the_stop() -> None:
 def test_go_comes_again_when_the_data_are_known() -> None:
     table = GossipTable(peers=4, at=0)
     (go,) = only(table.rounds.configure_data(100, 10), StartRound)
-    assert go.samples is not None
     assert (go.samples.epoch, go.samples.ranges, go.samples.coming) == (0, ((0, 10),), ())
     (go,) = only(table.rounds.configure_data(100, 10, 2), StartRound)
     assert go.samples.coming == ((0, ((10, 18),)), (0, ((18, 25),)))

@@ -105,7 +105,6 @@ def test_nearest_is_the_mean_of_the_values_nearest_to_the_center(n: int, d: int)
             np.testing.assert_allclose(
                 doubles(found), nearest_oracle(doubles(x), count, low, high), atol=2e-6
             )
-            assert survived is not None
             assert survived.sum() == count * d
 
 
@@ -118,7 +117,6 @@ def test_majority_is_the_sign_that_more_rows_have() -> None:
     x = torch.tensor([[1.0, -2.0, 0.0, 1e-45], [5.0, -1e-45, -0.0, -1.0], [-3.0, 4.0, 0.0, 0.0]])
     found, survived = majority(Rows.of(x), count_survivors=True)
     assert found.tolist() == [1, -1, 0, 0]
-    assert survived is not None
     assert survived.tolist() == [3, 3, 2]
 
 

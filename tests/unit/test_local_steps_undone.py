@@ -141,7 +141,6 @@ def test_a_sparse_gradient_becomes_a_model_difference() -> None:
     before = flat_parameters(table)
     rows = torch.nn.functional.embedding(torch.tensor([1, 4]), table.weight, sparse=True)
     rows.sum().backward()
-    assert table.weight.grad is not None
     assert table.weight.grad.is_sparse
     steps.step()
     moved = before - flat_parameters(table)

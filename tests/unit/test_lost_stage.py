@@ -43,7 +43,6 @@ def layer(value: float, norm: float, steps: int = 0) -> TrainedLayer:
 
 def test_the_mean_of_two_layers_is_weighted_by_the_norms_of_their_gradients() -> None:
     found = between(layer(1.0, 3.0, 7), layer(5.0, 1.0, 9))
-    assert found is not None
     torch.testing.assert_close(found.tensors["weight"], torch.full((2,), 2.0))
     torch.testing.assert_close(found.moments["weight"]["exp_avg"], torch.full((2,), 20.0))
     assert found.moments["weight"]["count"] == 7, "a count is that of the larger part"
@@ -52,7 +51,6 @@ def test_the_mean_of_two_layers_is_weighted_by_the_norms_of_their_gradients() ->
 
 def test_where_no_norm_is_known_both_count_alike_and_one_alone_is_copied() -> None:
     found = between(layer(1.0, 0.0), layer(5.0, 0.0))
-    assert found is not None
     torch.testing.assert_close(found.tensors["weight"], torch.full((2,), 3.0))
     one = layer(4.0, 1.0)
     assert between(one, None) is one

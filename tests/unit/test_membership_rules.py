@@ -367,7 +367,6 @@ def test_the_accused_cannot_confirm_its_own_accusation_nor_an_accuser_without_a_
 
 def _expiry(bench: MemberBench, peer: int) -> Any:
     suspicion = bench.core.members[peer].suspicion
-    assert suspicion is not None
     assert suspicion.token is not None
     del bench.due[suspicion.token]
     return bench.timers.fire(suspicion.token)

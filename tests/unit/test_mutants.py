@@ -9,7 +9,6 @@ from pathlib import Path
 
 PATH = Path(__file__).resolve().parents[1] / "mutants" / "catalogue.py"
 spec = importlib.util.spec_from_file_location("catalogue", PATH)
-assert spec is not None
 assert spec.loader is not None
 catalogue = sys.modules["catalogue"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(catalogue)

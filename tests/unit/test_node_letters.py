@@ -118,7 +118,6 @@ def test_a_liar_commits_another_result_with_a_digest_that_fits_the_same_to_all(
     assert len(contents) == 1, "megabytes are forged once, not for everybody anew"
     message, content = found[OTHER]
     assert isinstance(message, Commit)
-    assert content is not None
     assert np.array_equal(content.data, said, equal_nan=True)
     assert message.digest == content.digest == payload_digest(content.data) != TRUTH.digest
     assert content.finite == bool(np.isfinite(said).all())
@@ -137,7 +136,6 @@ def test_who_equivocates_tells_the_truth_to_even_numbers_only() -> None:
     assert found[0] == found[2] == (commit(), TRUTH)
     message, content = found[3]
     assert isinstance(message, Commit)
-    assert content is not None
     assert message.digest == payload_digest(content.data) == payload_digest(-RESULT)
 
 
@@ -223,7 +221,6 @@ def test_a_forged_state_is_another_in_what_all_hold_alike_and_vouched_for_where_
     message, payload = offer()
     said, content = told("wrong_states:1", message, payload)[OTHER]
     assert isinstance(said, StateOffer)
-    assert content is not None
     assert (content.data != STATE).nonzero()[0].tolist() == [PARTS[0] // 2]
     assert said.digest == content.digest == digests_of(content.data, PARTS)[0] != message.digest
     copy = SimpleNamespace(taken=SnapshotTaken(9, payload, PARTS), chain=b"chain", core=CORE)

@@ -201,8 +201,6 @@ def test_dissensus_uses_what_neighbours_have_told_of_the_same_kind() -> None:
 def test_equivocation_tells_odd_and_even_neighbours_the_opposite() -> None:
     update_attack = UpdateAttack(faults.parse("equivocation:1*3"), 1, 7, 5)
     odd, even = (update_attack.replace_payload(peer, push(), payload(vector(1))) for peer in (3, 4))
-    assert odd is not None
-    assert even is not None
     assert np.array_equal(odd.data, -even.data)
     assert np.allclose(even.data, 3 * vector(1))
 

@@ -439,8 +439,6 @@ def test_the_own_update_has_the_share_that_is_asked_for(name: str) -> None:
     finally:
         worker.close()
     plain, leaning = [said.payload for said in answers]
-    assert plain is not None
-    assert leaning is not None
     assert leaning.data == pytest.approx(0.75 * plain.data + 0.25 * updates[2])
     assert [list(update) for update in updates] == [[2.0] * 10, [4.0] * 10, [6.0] * 10]
 

@@ -192,7 +192,6 @@ def deals(*rounds: tuple[Slice, Slice | None]) -> Callable[[FakeNode], None]:
         for at in range(len(rounds)):
             go(n, at)
             said = n.expect(control.Contribute)
-            assert n.arena is not None
             n.applied(at, at % 4, n.arena.updates[said.slot])
         n.end(len(rounds), ranges=[(0, 1)], epoch=1)
 
@@ -285,7 +284,6 @@ def test_local_steps_go_on_behind_what_the_swarm_made_of_them() -> None:
         node.go(0)
         for at in range(2):
             said = node.expect(control.Contribute)
-            assert node.arena is not None
             node.apply(at, at, 2.0 * node.arena.updates[said.slot])
             node.expect(control.AppliedReply)
             node.go(at + 1, at + 1)

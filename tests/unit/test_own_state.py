@@ -26,7 +26,6 @@ def model_of(mean: float) -> nn.Module:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     batchnorm = model[1]
     assert isinstance(batchnorm, nn.BatchNorm1d)
-    assert batchnorm.running_mean is not None
     batchnorm.running_mean.fill_(mean)
     return model
 
@@ -44,7 +43,6 @@ def running_mean(model: nn.Module) -> float:
 
 
 def bytes_of(file: StateFile | None) -> bytes:
-    assert file is not None
     memory = bytearray(file.nbytes)
     file.write(memoryview(memory))
     return bytes(memory[: file.length])

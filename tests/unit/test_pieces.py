@@ -54,20 +54,17 @@ def test_a_state_no_larger_than_a_piece_stands_for_itself() -> None:
 def test_no_piece_has_bytes_of_the_base_and_others() -> None:
     _, parts = described(b"basesthe rest" + b"lr", (13, 2), 4, base=5)
     outline = PieceManifest.read(parts[0])
-    assert outline is not None
     assert PieceManifest.read(outline.packed()) == outline
     assert [outline.bounds(piece) for piece in range(1, 5)] == [(0, 4), (4, 5), (5, 9), (9, 13)]
     assert outline.digests == tuple(map(payload_digest, (b"base", b"s", b"the ", b"rest")))
     _, longer = described(b"basesthe rest of it", (19, 0), 4, base=5)
     other = PieceManifest.read(longer[0])
-    assert other is not None
     assert other.digests[:2] == outline.digests[:2]
 
 
 def test_of_more_pieces_than_a_message_can_name_each_is_larger() -> None:
     _, parts = described(bytes(PIECES_MAX * 8 + 6), (PIECES_MAX * 8 + 1, 5), 2)
     outline = PieceManifest.read(parts[0])
-    assert outline is not None
     assert (outline.piece_bytes, len(outline.digests)) == (16, PIECES_MAX // 2 + 1)
 
 

@@ -90,7 +90,6 @@ def collect(node: FakeNode, slot: int, numbers: tuple[int, ...], round_id: int =
     said = node.expect(control.Contribute)
     assert (said.round_id, said.slot, said.micro_batches) == (round_id, slot, numbers)
     assert said.samples == SAMPLES * len(numbers)
-    assert node.arena is not None
     return torch.from_numpy(node.arena.updates[slot].copy())
 
 

@@ -37,7 +37,6 @@ def test_peers_are_numbered_as_the_plan_names_them(tmp_path: Path) -> None:
     fitting.check(config)
     settled = resolved.with_values("test", run="00" * 8, f=0).config
     pipeline = settled.settings().pipeline
-    assert pipeline is not None
     assert (pipeline.stages, pipeline.micro_batches) == (((0,), (1, 2, 3)), 8)
     settled.dump(tmp_path / "config.json")
     assert RunConfig.load(tmp_path / "config.json") == settled
@@ -117,7 +116,6 @@ def test_audits_need_a_plan_and_a_stage_of_three(tmp_path: Path) -> None:
     fitting.check(audited.config)
     settled = audited.with_values("test", run="00" * 8, f=0).config
     pipeline = settled.settings().pipeline
-    assert pipeline is not None
     assert pipeline.audit == 0.05
     with pytest.raises(ConfigError, match="the run has no plan"):
         fitting.check(resolve({"audit": 0.05}).config)

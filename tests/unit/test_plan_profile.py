@@ -57,7 +57,6 @@ def test_a_timed_layer_takes_its_time_and_computes_nothing() -> None:
     outputs.sum().backward()
     assert inputs.grad is not None
     assert torch.equal(inputs.grad, torch.ones(4, 3))
-    assert layer.weight.grad is not None
     assert not layer.weight.grad.any()
 
 

@@ -104,7 +104,6 @@ def test_false_second_moments_make_no_negative_ones() -> None:
     world = GossipWorld(build(faults=("sign_flip:5*99",), **fields))
     for _ in range(3):
         world.play_round()
-    assert world._adamw is not None
     assert bool((world._adamw.second >= 0).all())
 
 
@@ -513,5 +512,4 @@ def test_degrees_are_those_of_the_last_plan_of_a_round() -> None:
     for roster, degrees in ((whole, [2, 2, 3, 3, 2, 2]), (part, [1, 2, 2, 1, 0, 0])) * 2:
         schedule._edges_of(0, roster)
         found = schedule.degrees(0)
-        assert found is not None
         assert (schedule.roster(0), found.tolist()) == (roster.peers, degrees)

@@ -173,7 +173,6 @@ def test_a_world_has_its_policy() -> None:
     moving = World(peers=4, split="dirichlet:1", assign="moves:10:5").build()
     assert (moving.moves, moving.task.order) == (MovePolicy(10, 5), None)
     clusters = World(peers=4, assign="stratified:clusters:3").build().task.order
-    assert clusters is not None
     assert len(set(clusters.keys.tolist())) == 3
 
 

@@ -40,7 +40,6 @@ def test_what_is_run_is_found_without_running_any_of_it(
     program.check()
     assert (program.words, program.name) == (words, name)
     assert program.command == [sys.executable, "-u", *words]
-    assert program.file is not None
     assert program.file.resolve() == here / file
     assert program.folder == (here / file).parent
     assert "lab" not in sys.modules

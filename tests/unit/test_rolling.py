@@ -1092,7 +1092,6 @@ def test_the_trainer_is_told_what_it_will_probably_read_next() -> None:
         "batch", {"round": 0, "policy": "fixed_local", "peers": 3, "local": 10, "samples": 30}
     )
     assert isinstance(go, StartRound)
-    assert go.samples is not None
     # Each round begins one peer later.
     assert (go.samples.ranges, go.samples.coming) == (
         ((10, 20),),

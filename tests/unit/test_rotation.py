@@ -90,7 +90,6 @@ def test_a_segment_is_compressed_by_a_thread_and_is_whole(tmp_path: Path) -> Non
     assert rotation.rotate(path) is None
     path.write_bytes(line(2))
     thread = rotation.rotate(path)
-    assert thread is not None
     thread.join(60)
     assert gzip.decompress(compressed(path, 1).read_bytes()) == line(1)
     assert not path.with_name("events.jsonl.000001").exists()
@@ -108,7 +107,6 @@ def test_a_segment_that_cannot_be_compressed_stays(
     for number in (1, 2):
         path.write_bytes(line(number))
         thread = rotation.rotate(path)
-    assert thread is not None
     thread.join(60)
     assert numbers(path) == [1, 2]
     assert not list(tmp_path.glob("*.new"))

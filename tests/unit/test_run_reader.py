@@ -71,7 +71,6 @@ def test_times_are_those_of_the_wall_clock(run: RecordedRun) -> None:
 
 def test_what_a_peer_uses_is_that_of_its_last_row(run: RecordedRun) -> None:
     known = read(run.whole()).view.rows[0].figures
-    assert known.usage is not None
     assert (known.usage.cpu_s, known.usage.sent_bytes) == (4.0, 5 << 20)
     assert known.cpu() == pytest.approx(2.0 / 4.5)
 

@@ -40,7 +40,6 @@ def begun(folder: Path) -> Path:
 def leave_word(folder: Path, **changes: Any) -> None:
     """Of a launcher that is this process, but for ``changes``."""
     own = stat(os.getpid())
-    assert own is not None
     fields = {
         "pid": os.getpid(),
         "started": own.started,
@@ -243,7 +242,6 @@ def test_processes_of_a_run_are_known_by_their_environment(run: Path, tmp_path: 
 
     with start(run) as ours, start(tmp_path / "other") as others:
         for process in (ours, others):
-            assert process.stdout is not None
             process.stdout.readline()
         assert launchers.processes_of(run) == [ours.pid]
         ours.kill()

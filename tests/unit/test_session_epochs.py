@@ -52,7 +52,6 @@ class Dealer:
                 case control.Contribute():
                     self.used.append(said.samples)
                     if said.samples:
-                        assert n.arena is not None
                         n.apply(round_id, round_id % 4, n.arena.updates[said.slot])
                     else:
                         n.send(control.ApplyCommand(round_id, -1, 0.0))

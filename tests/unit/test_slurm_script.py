@@ -81,11 +81,9 @@ def fake(folder: Path, name: str, text: str) -> None:
 
 def test_a_task_of_srun_is_a_peer_and_a_batch_script_or_a_shell_is_none() -> None:
     task = slurm_task(STEP)
-    assert task is not None
     assert (task.run, task.peer, task.peers, task.one_host) == ("slurm-12.0", 3, 8, False)
     assert task.towards == "10.0.0.5", "the submit host may be on another network"
     again = slurm_task({**STEP, "SLURM_RESTART_COUNT": "2", "SLURM_STEP_NUM_NODES": "1"})
-    assert again is not None
     assert (again.run, again.one_host) == ("slurm-12.0-r2", True)
     assert slurm_task({key: value for key, value in STEP.items() if "STEP" not in key}) is None, (
         "a batch script"
@@ -172,7 +170,6 @@ def test_without_sbatch_or_when_it_refuses_that_is_said(
 def test_a_task_by_number_meets_the_others_in_a_folder_that_is_named(tmp_path: Path) -> None:
     assert task_runs.find_task(None, resolve({})) is None
     task = task_runs.find_task("3/8", resolve({"run_dir": "shared"}))
-    assert task is not None
     assert (task.peer, task.peers, task.run, task.comes_back) == (3, 8, "shared", True)
     for wrong in ("8/8", "3", "x/y", "-1/2"):
         with pytest.raises(ConfigError, match="number of the task"):

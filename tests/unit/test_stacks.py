@@ -39,7 +39,6 @@ def waiting(stacks: Path) -> Iterator[subprocess.Popen[str]]:
     )
     with process:
         try:
-            assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             yield process
         finally:

@@ -46,7 +46,6 @@ def arrive(task: Task, **options: Any) -> TaskRendezvous:
 
 def test_a_rank_of_torchrun_is_a_peer_of_the_run_that_its_run_id_names() -> None:
     task = torchrun_task(TORCHRUN)
-    assert task is not None
     assert (task.peer, task.peers, task.run, task.one_host, task.comes_back) == (
         1,
         4,
@@ -64,16 +63,13 @@ def test_without_a_run_id_the_address_of_the_first_rank_names_the_run() -> None:
     }
     for given in (bare, {**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}):
         task = torchrun_task(given)
-        assert task is not None
         assert task.run == "torchrun-node-a-29500"
     task = torchrun_task(bare)
-    assert task is not None
     assert (task.one_host, task.towards) == (False, "node-a")
 
 
 def test_ranks_that_torchrun_has_started_anew_are_another_run() -> None:
     task = torchrun_task({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"})
-    assert task is not None
     assert task.run == "torchrun-77-2"
 
 
@@ -90,7 +86,6 @@ def test_numbers_that_cannot_be_are_refused(wrong: dict[str, str]) -> None:
 
 def test_a_run_id_makes_no_path_of_its_own() -> None:
     task = torchrun_task({**TORCHRUN, "TORCHELASTIC_RUN_ID": "../../a b"})
-    assert task is not None
     assert "/" not in task.run
 
 

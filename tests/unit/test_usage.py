@@ -24,7 +24,6 @@ def test_both_processes_count_and_a_thread_counts_once(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", used], stdin=pipe, stdout=pipe) as trainer:
         assert trainer.stdin is not None
-        assert trainer.stdout is not None
         trainer.stdout.readline()
         alone = UsageMeter(os.getpid(), tmp_path, 0.0).measure()
         both = UsageMeter(trainer.pid, tmp_path, 0.0).measure()
