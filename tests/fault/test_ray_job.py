@@ -133,7 +133,6 @@ def test_an_actor_that_is_killed_comes_back_and_a_lost_node_stops_nobody(
         # One on the head's node: the driver, and what it is told of, live there, too.
         struck = next(peer for peer, place in places.items() if place == pair.addresses[0])
         told = re.search(rf"\+ peer {struck} at \S+, pid (\d+)", output.read_text())
-        assert told is not None
         psutil.Process(int(told[1])).kill()
         wait(
             lambda: f"+ peer {struck}, incarnation 1 at" in output.read_text(),

@@ -128,7 +128,6 @@ def test_a_group_whose_leader_is_gone_is_known_by_its_word() -> None:
     )
     child = int(leader.stdout.readline())
     found = stat(leader.pid)
-    assert found is not None
     leader.wait()
     assert members(leader.pid, found.started, "another word") == []
     assert members(leader.pid, found.started, "word") == [child]

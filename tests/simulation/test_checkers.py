@@ -480,7 +480,6 @@ def test_s10_a_commit_that_is_kept_back_is_caught(
     swarm = running("S10")
     checker = suite_of(swarm).find(CommitForwarding)
     held = swarm.cores[1].rounds.log.get(swarm.cores[1].rounds.round_id - 1)  # type: ignore[union-attr]
-    assert held is not None
     commit, rest = held[0][0], {UpdateRequest: (), Update: (4, 0.5)}[question]
     asked = question(commit.lineage, commit.round_id, 0, commit.attempt + 2, commit.parent, *rest)
 

@@ -145,7 +145,6 @@ class AttackOnBranch:
 
     def _answer(self, to: PeerId, ask: StateRequest) -> None:
         kept = self.swarm.hosts[self.attacker].core.rounds.snapshot(ROUNDS)
-        assert kept is not None
         made = [
             np.full(len(toy(self.swarm, to).parameters), self.MADE, np.float32).tobytes(),
             bytes(4),

@@ -39,7 +39,6 @@ def a_round_later() -> ReplicatedState:
 def packed(of: ReplicatedState) -> tuple[Any, ...]:
     """As it comes over the wire."""
     snapshot = of.snapshot(of.lineage.next_round)
-    assert snapshot is not None
     return tuple(json.loads(json.dumps(snapshot[1])))
 
 

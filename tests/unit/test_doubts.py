@@ -181,7 +181,6 @@ def test_a_rejection_for_a_reason_that_no_peer_of_ours_gives_is_not_sound() -> N
 def test_a_result_that_opposes_the_own_update_is_refused_and_the_next_server_asked() -> None:
     desk = ResultBench()
     refused = desk.judge(0, OPPOSED)
-    assert refused is not None
     [report] = refused
     assert isinstance(report, Report)
     assert (report.event, report.fields["server"]) == ("refused_result", 0)

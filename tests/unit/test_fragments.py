@@ -417,7 +417,6 @@ def test_the_memory_of_a_sender_is_of_one_fragment() -> None:
         for seed in range(3):
             step(model, optimizer, seed)
         differences = swarm.session._run.model.sender_memory
-        assert differences is not None
         assert len(differences) == 2
         assert np.array_equal(differences[1].numpy(), sent[1][:42])  # type: ignore[union-attr]
         assert np.array_equal(differences[0].numpy(), sent[2][:42])  # type: ignore[union-attr]

@@ -53,7 +53,6 @@ def interrupted(*operations: int, told: Told, steps: int = 4) -> Callable[[FakeN
         while done < steps:
             round_id = done + collectives
             said = n.expect(control.Contribute)
-            assert n.arena is not None
             assert said.round_id == round_id
             told.append((said, n.arena.updates[said.slot].copy()))
             if round_id in operations:

@@ -60,7 +60,6 @@ def test_buffers_and_the_senders_memory_come_back_to_their_peer(tmp_path: Path) 
     assert (own.extra, own.why) == (None, "")
     memory = own.memory
     assert running_mean(model) == 11.0
-    assert memory is not None
     assert memory[1] is None
     assert torch.equal(memory[0], torch.ones(5))
     assert torch.equal(model.state_dict()["0.weight"], weight), "parameters are the swarm's"

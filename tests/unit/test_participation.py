@@ -138,7 +138,6 @@ def test_a_run_of_rounds_falls_below_the_bound_where_it_would_have_if_each_had_b
     ]
     one, other = each.progress.participation, together.progress.participation
     assert one.last == other.last
-    assert one.mean is not None
     assert abs(one.mean - (other.mean or 0.0)) < 1e-12
     assert (one.least, one.of_window) == (other.least, other.of_window) == (0.25, 0.2875)
 

@@ -28,7 +28,6 @@ def written(folder: Path, **changed: Any) -> Path:
 def test_peers_are_numbered_as_the_plan_names_them(tmp_path: Path) -> None:
     resolved = resolve(options_of(written(tmp_path), None))
     config = resolved.config
-    assert config.pipeline is not None
     assert (config.peers, config.aggregator) == (4, "mean")
     assert config.pipeline.names == ("lab2", "lab1", "lab3", "lab4")
     assert [config.pipeline.stage_of(peer) for peer in range(4)] == [0, 1, 1, 1]

@@ -318,7 +318,6 @@ def test_whoever_serves_is_given_the_last_aggregate_of_its_shard() -> None:
     assert len({commit.server for commit in table.made}) > 2
     stranger = table.peers[3]
     snapshot = stranger.snapshot(6)
-    assert snapshot is not None
     stranger.stop(table.now)
     stranger.adopt(6, *snapshot)
     stranger.start(table.now)
@@ -453,7 +452,6 @@ def test_a_server_that_hears_of_a_commit_while_its_rule_runs_spreads_that_one() 
     table.play()
     assert table.at.count(1) == 2, "its commit reached more than the holder"
     held = table.peers[holder].log.get(0)
-    assert held is not None
     commit, payload = held[0]
     table.held_back = []
     table.views[successor].skipped[holder] = "silent"

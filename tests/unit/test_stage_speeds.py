@@ -144,6 +144,5 @@ def test_a_snapshot_holds_the_times_with_and_without_audits() -> None:
         append(held, 50_000, 90_000, 10_000)
         held.begin()
         kept = held.snapshot(1)
-        assert kept is not None
         joined.adopt(1, *kept)
         assert joined.pass_us(MEMBERS) == held.pass_us(MEMBERS)

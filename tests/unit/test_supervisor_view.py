@@ -35,9 +35,7 @@ def test_a_death_is_timed_from_the_blow_to_the_slowest_survivor() -> None:
     )
     (blow,) = view.failures.blows
     assert (blow.peer, blow.round, blow.planned) == (1, 50, True)
-    assert blow.skip_ms is not None
     assert abs(blow.skip_ms - 30) < 0.01
-    assert blow.dead_ms is not None
     assert abs(blow.dead_ms - 900) < 0.01
     assert lines == [
         "* injected: SIGKILL peer 1, which serves it at round 50",
@@ -55,7 +53,6 @@ def test_who_hears_of_a_death_before_noticing_it_skips_then() -> None:
         event("skip", 2, 10.1, subject=1),
     )
     skip_ms = view.failures.blows[0].skip_ms
-    assert skip_ms is not None
     assert abs(skip_ms - 200) < 0.01
 
 

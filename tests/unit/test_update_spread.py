@@ -38,13 +38,11 @@ def test_one_lying_server_in_twenty_hides_no_difference(seed):
     for lie in (0.0, 1e6, 3e38):
         said = lambda at, peer, far, lie=lie: lie if at == 7 and peer < 5 else far  # noqa: E731
         beyond = measured(DIFFERENT, seed=seed, said=said)
-        assert beyond is not None
         assert beyond > UNEQUAL
 
 
 def test_nothing_is_said_of_rules_that_tell_no_updates_apart_nor_of_few_peers():
     alike = measured([1.0] * 10, noise=0.0)
-    assert alike is not None
     assert alike < 0.0
     assert measured([1.0, 2.0, 3.0], f=1) is None
     assert measured(DIFFERENT, f=5) is None
