@@ -228,7 +228,7 @@ BUDGETS = {
         lambda: text_of("gossip/core/peer.py").count("pipeline"), 0, 0
     ),
     "branches on local steps in session.py": Budget(branches_on_local_steps, 0, 0),
-    "conditions in Peer.handle": Budget(polls_of_the_peer, 3, 2),
+    "conditions in Peer.handle": Budget(polls_of_the_peer, 2, 2),
     "modules of launch/ that read three events or more": Budget(readers_of_raw_events, 7, 1),
     '`.get("` in launch/report': Budget(
         lambda: sum(text.count('.get("') for text in sources("launch/report").values()), 16, 60

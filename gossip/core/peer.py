@@ -263,8 +263,7 @@ class Peer:
         if self.phase == "halted":
             return []
         effects = self.pauses.on_event(event, self.phase == "running", now)
-        handler: Any = self._on_received if type(event) is Received else self._dispatch
-        effects += handler(event, now)
+        effects += self._dispatch(event, now)
         for change in self.membership.view.drain():
             effects += self._on_change(change, now)
         for request in self.requests.drain():
