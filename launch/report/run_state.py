@@ -145,8 +145,9 @@ class RunState:
 
     @property
     def round(self) -> int | None:
-        last = self._progress.round if self._progress.round >= 0 else None
-        return last if self.outcome.rounds is None else self.outcome.rounds
+        """Number of completed rounds; None if there was none yet."""
+        completed = self._progress.round + 1 or None
+        return completed if self.outcome.rounds is None else self.outcome.rounds
 
     @property
     def ended(self) -> float | None:

@@ -130,7 +130,7 @@ def test_progress_is_read_from_the_last_rows(run: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(run_state, "TAIL_BYTES", 10_000)
     seen = run_state.RunState(run)
     assert (seen.round, seen.loss, seen.alive, seen.accuracy, seen.outcome.exit_code) == (
-        1999,
+        2000,
         0.5,
         2,
         0.0,
@@ -145,7 +145,7 @@ def test_a_rotation_does_not_hide_the_progress(run: Path) -> None:
     rotated.close()
     (run / "rotated").rename(run / "events.jsonl.000001")
     JsonLines(run / "events.jsonl", "events").close()
-    assert run_state.RunState(run).round == 19
+    assert run_state.RunState(run).round == 20
 
 
 def test_who_has_joined_is_one_of_the_peers(run: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_progress_of_tasks_is_read_from_the_file_of_each(
     seen = run_state.RunState(run)
     assert (seen.state, seen.round, seen.loss, seen.alive, seen.accuracy) == (
         "running",
-        401,
+        402,
         pytest.approx(0.4),
         3,
         0.0,
@@ -180,7 +180,7 @@ def test_the_progress_of_tasks_is_read_from_the_file_of_each(
         "_last_events",
         lambda path, most, broken: read.append(most) or last_events(path, most, broken),
     )
-    assert run_state.RunState(run).round == 401
+    assert run_state.RunState(run).round == 402
     assert sum(read) <= run_state.TAIL_BYTES, "no more of many than of one"
 
 
