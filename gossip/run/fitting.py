@@ -417,10 +417,13 @@ def _peers_for_one(rule: registry.BoundRule, who: topologies.Topology) -> int:
 
 def _most(rule: registry.BoundRule, highest: int, rows: int, *, centered: bool) -> int:
     """Return the largest f, at most ``highest``, that the rule tolerates with this number of
-    updates (``rows``); 0 if there is none."""
+    updates (``rows``); 0 if there is none. With a server it must also tolerate f with one update
+    fewer: otherwise the run would end with the first peer that is lost."""
     for f in range(highest, 0, -1):
         with contextlib.suppress(ConfigError):
             rule.check(f, rows, centered=centered)
+            if not centered:
+                rule.check(f, rows - 1)
             return f
     return 0
 

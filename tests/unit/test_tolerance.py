@@ -35,7 +35,7 @@ def said(**options: Any) -> str:
         (
             {"peers": 3, "aggregator": "krum"},
             "! f=0: krum tolerates no Byzantine peer among 3 peers (at most a quarter of them). "
-            "5 peers would tolerate one",
+            "6 peers would tolerate one",
         ),
         (
             {"peers": 3, "faults": ["sign_flip:2"]},
@@ -85,6 +85,14 @@ def test_so_many_peers_do_tolerate_one_and_one_less_does_not(rule: str) -> None:
     assert enough
     assert settled(peers=enough, aggregator=rule).config.f == 1
     assert settled(peers=enough - 1, aggregator=rule).config.f == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "peers", "f"), [("krum", 5, 0), ("krum", 6, 1), ("bulyan", 11, 1)]
+)
+def test_a_run_with_the_default_f_bears_the_loss_of_a_peer(rule: str, peers: int, f: int) -> None:
+    """krum needs 2 f + 3 updates, bulyan 4 f + 3."""
+    assert settled(peers=peers, aggregator=rule).config.f == f
 
 
 def test_where_f_comes_from_is_not_said_where_nobody_knows() -> None:
