@@ -141,7 +141,7 @@ class ProcessSwarm:
         cold = zygote.at_start(environment) != zygote.at_start(zygote.zygote().environment)
         with contextlib.nullcontext() if cold else zygote.forked_warm_processes():
             self._warm = WarmStart(environment, secrets.token_hex(16), pytest.fail)
-        asyncio.run(self._warm.ready())
+        asyncio.run(self._warm.ready(asyncio.Event()))
         self.peers = [self._start(peer) for peer in range(n)]
         self._replaced: list[SwarmPeer] = []
         self.output: dict[int, str] = {}  # of peers that have ended

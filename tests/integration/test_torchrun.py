@@ -81,7 +81,7 @@ def test_processes_with_variables_of_torch_distributed_are_peers_of_one_run(fold
         "peer-1",
     }
     state = run_state.RunState(run)
-    assert (state.state, state.exit_code, state.alive) == ("ended", 0, None)
+    assert (state.state, state.outcome.exit_code, state.alive) == ("ended", 0, None)
     assert state.round in range(20), "the last one that was told of: not every round is"
     assert TopView(run).to_json()["step"] == 20
     assert tracked_rounds(run) == list(range(20)), "by the tracker that GOSSIP_TRACK names"

@@ -84,9 +84,9 @@ class PlainPeer:
         loader = loader_of(data, batch_size, how)
         self.batches.expected = accumulate
         if isinstance(loader.dataset, IterableDataset):
-            self._loader = ShardedStream(loader, self._loop, SEED, None, accumulate)
+            self._loader = ShardedStream(loader, self._loop, SEED, accumulate=accumulate)
         else:
-            self._loader = ShardedLoader(loader, self._loop, SEED, None, accumulate)
+            self._loader = ShardedLoader(loader, self._loop, SEED, accumulate=accumulate)
             self._cursor.configure(*self._loader.plan[:2])
         return self._loader
 
