@@ -11,7 +11,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -136,7 +135,7 @@ class ProcessSwarm:
         }
         RunConfig(run=os.urandom(8).hex(), peers=n, **options).dump(path)
         environment = {**os.environ, "GOSSIP_RUN_DIR": str(folder), "GOSSIP_CONFIG": str(path)}
-        self._command = [sys.executable, "-u", str(folder / "train.py"), *map(str, busy)]
+        self._words = [str(folder / "train.py"), *map(str, busy)]
         # a test that changes how interpreters start has a warm process that starts so
         cold = zygote.at_start(environment) != zygote.at_start(zygote.zygote().environment)
         with contextlib.nullcontext() if cold else zygote.forked_warm_processes():
@@ -150,7 +149,7 @@ class ProcessSwarm:
         ours, theirs = socket.socketpair()
         with theirs:
             own = {"GOSSIP_PEER": str(peer), "GOSSIP_INCARNATION": str(incarnation)}
-            return SwarmPeer(self._warm.start(self._command, own, theirs), ours)
+            return SwarmPeer(self._warm.start(self._words, own, theirs), ours)
 
     def start_again(self, peer: int, incarnation: int) -> None:
         """After its end."""
