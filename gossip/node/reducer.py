@@ -26,7 +26,7 @@ from gossip.aggregators import (
 )
 from gossip.aggregators.kernels import tensor_of
 from gossip.core import Aggregate, Aggregated, Payload, Row, events
-from gossip.errors import ConfigError
+from gossip.errors import AggregationError, ConfigError
 from gossip.ipc import allocate, map_rows, messages as control
 from gossip.transport import ResultRoom
 from gossip.vectors import (
@@ -297,9 +297,20 @@ class Reducer:
         maker: ResultMaker,
         gradient: np.ndarray | None = None,
     ) -> Aggregated:
+        """Return the reply to ``work``. If the rule fails, the reply has a reason instead of a
+        result."""
         if work.step != "whole":
             return self._run_step(work, maker, gradient)
-        work = by_pull(work)
+        try:
+            return self._run_whole(by_pull(work), rows, maker)
+        except ConfigError as error:
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001
+            # An update of a Byzantine peer may make the rule fail, which must not end the server.
+            reason = f"{self._rule.name} failed: {type(error).__name__}: {error}"[:200]
+        return Aggregated(work.ticket, None, reason=reason)
+
+    def _run_whole(self, work: Aggregate, rows: _Rows, maker: ResultMaker) -> Aggregated:
         if self._from_rows is not None and not work.mix and not work.own_share:
             added_up = self._add_up(self._from_rows, work, rows, maker)
             if added_up is not None:
@@ -311,19 +322,16 @@ class Reducer:
             given = [row.payload.data for row in work.rows]
         else:  # the rule needs a tensor, or the rows are so small that a copy is faster
             given = rows.stack(work, own if work.mix else None)
-        try:
-            # ``torch.no_grad`` is not needed: no input requires a gradient.
-            verdict = self._rule.explain(given, **options)
-        except ConfigError as error:
-            return Aggregated(work.ticket, None, reason=str(error))
-        except Exception as error:  # noqa: BLE001
-            # An update of a Byzantine peer may make the rule fail, which must not end the server.
-            return Aggregated(
-                work.ticket,
-                None,
-                reason=f"{self._rule.name} failed: {type(error).__name__}: {error}"[:200],
-            )
+        # ``torch.no_grad`` is not needed: no input requires a gradient.
+        verdict = self._rule.explain(given, **options)
         aggregate = as_vector(verdict.aggregate)
+        weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
+        n, shape = len(work.rows), work.rows[0].payload.data.shape
+        if aggregate.shape != shape or len(weights) != n or len(outlyingness) != n:
+            raise AggregationError(
+                f"rule {self._rule.name} returned an aggregate {aggregate.shape}, {len(weights)} "
+                f"weights and {len(outlyingness)} values of outlyingness for {n} updates {shape}"
+            )
         if rows.holds(aggregate) or any(
             np.may_share_memory(aggregate, row.payload.data) for row in work.rows
         ):
@@ -331,7 +339,6 @@ class Reducer:
             # reused.
             aggregate = aggregate.copy()
         aggregate = with_own_share(aggregate, work)
-        weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
         outside = self._measure_outside(work, options)
         answer = maker.answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), outside)
         return replace(answer, length=verdict.length)

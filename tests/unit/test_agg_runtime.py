@@ -160,6 +160,45 @@ def test_a_rule_that_fails_on_what_is_outside_makes_its_aggregate_all_the_same(
     assert found.outside == ()
 
 
+def cannot_add_up() -> Rule:
+    @rule(discerning=False)
+    def adding(updates, *, f):  # type: ignore[no-untyped-def]
+        return updates.mean(dim=0)
+
+    @adding.of_rows
+    def fails(rows, out):  # type: ignore[no-untyped-def]
+        raise ZeroDivisionError
+
+    return adding
+
+
+def returning(aggregate: torch.Tensor, weights: torch.Tensor, far: Any) -> Rule:
+    return Rule(lambda updates, *, f: Verdict(aggregate, weights, far), name="own")
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [
+        (cannot_add_up(), "own failed: ZeroDivisionError"),
+        (returning(torch.ones(D), torch.ones(N), None), "own failed: AttributeError"),
+        (returning(torch.ones(D), torch.ones(N - 1), torch.ones(N)), "10 weights"),
+        (returning(torch.ones(D), torch.ones(N), torch.ones(N + 1)), "12 values"),
+        (returning(torch.ones(D + 1), torch.ones(N), torch.ones(N)), "an aggregate (41,)"),
+    ],
+)
+def test_a_rule_that_fails_before_or_after_its_call_gives_a_reason(
+    own: Rule, reason: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:
+        monkeypatch.setattr(node_reduce, "INLINE_ELEMENTS", 1)
+        monkeypatch.setattr(node_reduce, "QUICK_ELEMENTS", 1)
+    monkeypatch.setitem(globals(), "load", lambda spec: BoundRule(spec, own))
+    found = reduced("own", cloud())
+    assert found.payload is None
+    assert reason in found.reason
+
+
 @pytest.mark.parametrize("spec", ["judged_clipping", "zeno", "fltrust"])
 def test_the_trainers_bench_measures_what_is_outside(spec: str) -> None:
     torch.manual_seed(0)
