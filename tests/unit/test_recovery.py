@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from gossip.core.events import (
     SnapshotTaken,
     TakeSnapshot,
 )
-from gossip.core.ledger import pack_json, squeeze
+from gossip.core.ledger import Ledger, pack_json, squeeze, stretch, unpack_json
 from gossip.core.messages import ROUND_MAX, Message, StateAttestation, StateOffer, StateRequest
 from gossip.core.settings import (
     CHECK_INTERVAL_S,
@@ -43,6 +44,7 @@ from gossip.core.transfer.donor import (
     Donor,
     SnapshotExpired,
     attested_digest,
+    is_usable,
 )
 from gossip.core.transfer.receiver import DonorTimeout, Recovery
 from gossip.vectors import digests_of
@@ -455,6 +457,24 @@ def test_there_is_room_for_the_state_of_who_was_asked_for_it_alone() -> None:
     assert bench.core.payload_bytes(donor, offer) > 0
     assert bench.core.payload_bytes(4, offer) == -1
     assert bench.core.payload_bytes(donor, replace(offer, nonce=offer.nonce - 1)) == -1
+
+
+def test_a_snapshot_that_is_nested_as_deep_as_a_reader_can_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, read = RecoveryBench(f=0), 0
+    ledger = Ledger(bench.settings)
+    monkeypatch.setattr(bench.rounds, "check", lambda chain, snapshot: ledger.check(snapshot))
+    row = b'[0, 0.5, true, "normal", 0, [], 1.0, 0, 0, [[7, [%b]]]]'
+    tables = [stretch(pack_json(table.pack())) for table in ledger._tables()[1:]]
+    for depth in range(800, 1000):
+        trust = b"[[" + row % (b"[" * depth + b"]" * depth) + b"], 0, 0, 0]"
+        core = squeeze(b"[" + b",".join([b"[0]", trust, *tables, b"0"]) + b"]")
+        offer = StateOffer(LINEAGE, 1, 9, CHAIN, TRUE.digest, TRUE.nbytes, core, "")
+        assert not is_usable(bench.rounds, offer)
+        with suppress(ValueError):
+            read += len(unpack_json(core)) > 0
+    assert 0 < read < 200, "the limit of the reader is among these depths"
 
 
 def test_one_with_a_state_of_its_own_goes_back_to_it_when_nobody_vouches() -> None:

@@ -408,6 +408,7 @@ def is_usable(source: DonorRounds, offer: StateOffer) -> bool:
         return False
     try:
         source.check(offer.chain, core_of(offer))
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, RecursionError):
+        # A value may be nested so deep that it can be read, but not shown in an error message.
         return False
     return True
