@@ -88,6 +88,9 @@ def test_a_row_with_one_wrong_field_is_refused() -> None:
     for place, value in enumerate(wrong):
         with pytest.raises(ValueError, match=r"trust|accusations"):
             table.unpack((((*good[:place], value, *good[place + 1 :]),), 0, 0, 0))
+    for suspected in (0, 1, 1.0):  # equal to a bool, and packed differently
+        with pytest.raises(ValueError, match="trust"):
+            table.unpack((((*good[:2], suspected, *good[3:]),), 0, 0, 0))
     for counts in ((-1, 0, 0), (0, True, 0), (0, 0, 0.5), (0, 0), (2**60, 0, 0)):
         with pytest.raises(ValueError, match=r"trust|accusations"):
             table.unpack(((good,), *counts))

@@ -76,9 +76,11 @@ def number(most: float = 1.0) -> Schema:
 
 def one_of(*values: Any) -> Schema:
     """Return the schema of a value that is one of ``values``."""
+    kinds = {type(each) for each in values}
 
     def checked(value: Any) -> Any:
-        if value not in values:
+        # The types must be equal, too, because 1 == True. The two would be packed differently.
+        if type(value) not in kinds or value not in values:
             raise ValueError(f"expected one of {values}, not {value!r:.80}")
         return value
 
