@@ -30,6 +30,7 @@ PLAY = ("play", "world.toml", "--rounds", "7", "--every", "3")
 STOPPING = """
 import signal
 from gossip.aggregators import rule
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
 calls = 0
 @rule
 def stop(updates):

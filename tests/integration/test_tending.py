@@ -79,7 +79,7 @@ def test_a_run_is_listed_read_and_stopped_from_another_terminal(folder: Path, st
     assert [
         (run["name"], run["state"], run["round"])
         for run in json.loads(gossip("ls", "--json", cwd=home).stdout)
-    ] == [("one", "running", 1)]
+    ] == [("one", "running", 2)]
     assert sorted(gossip("logs", "one", "1", cwd=home).stdout.splitlines()) == [
         "1| hello from 1.0",
         "1| to stderr",
