@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -99,6 +100,19 @@ def test_a_file_of_several_chunks_is_whole(folder: Path, monkeypatch: pytest.Mon
     found = checkpoints.open_at(write(folder, 1))
     assert checkpoints.verify(found) == []
     assert found.read("model.safetensors") == FILES["model.safetensors"] + b"1"
+
+
+def test_a_file_is_held_once_while_it_is_read(folder: Path) -> None:
+    size = 64 * 2**20
+    found = checkpoints.open_at(checkpoints.write(folder, 1, {"a": bytes(size)}, {}, 1))
+    tracemalloc.start()
+    try:
+        data = found.read("a")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(data) == size
+    assert peak < 1.5 * size
 
 
 def test_a_short_write_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
