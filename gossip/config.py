@@ -713,16 +713,18 @@ def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"cannot read the settings {file}: {error}") from error
         _check_names(from_file, str(file))
+    variables = {f"GOSSIP_{key.upper()}": key for key in OPTIONS}
     for name in os.environ:
         key = name[len("GOSSIP_") :].lower()
-        if name.startswith("GOSSIP_") and key not in OPTIONS and key not in NOT_OPTIONS:
+        is_ours = name.upper().startswith("GOSSIP_")
+        if is_ours and name not in variables and key not in NOT_OPTIONS:
             near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.8)
             if near:
                 raise ConfigError(
                     f"unknown variable {name}. Did you mean GOSSIP_{near[0].upper()}?"
                 )
-    variables = {key: os.environ.get(f"GOSSIP_{key.upper()}") for key in OPTIONS}
-    return from_file, {key: text for key, text in variables.items() if text is not None}
+    found = {key: os.environ[name] for name, key in variables.items() if name in os.environ}
+    return from_file, found
 
 
 def _check_names(values: Mapping[str, Any], where: str) -> None:

@@ -71,6 +71,15 @@ def test_a_misspelt_variable_is_not_dropped_in_silence(monkeypatch: pytest.Monke
         resolve({})
 
 
+@pytest.mark.parametrize("name", ["GOSSIP_peers", "gossip_PEERS", "gossip_peers"])
+def test_a_variable_in_another_case_is_not_dropped_in_silence(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "3")
+    with pytest.raises(ConfigError, match=f"unknown variable {name}. Did you mean GOSSIP_PEERS"):
+        resolve({})
+
+
 def test_the_variables_of_a_peer_are_no_options(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PEER", "INCARNATION", "CONFIG", "STATUS_FD"):
         monkeypatch.setenv(f"GOSSIP_{name}", "1")
