@@ -57,7 +57,7 @@ def explain(
         left = f"; {finished} peer{'s have' if finished > 1 else ' has'} finished"
     written = read_error(folder, life.incarnation)
     if written is not None:
-        at = f" at round {written.round}" if (written.round or 0) >= 0 else ""
+        at = "" if written.round in (None, -1) else f" at round {written.round}"
         head = f"x peer {life.peer} failed{at} ({life.how}){left}"
         frames = [documents.ScriptFrame.pick(frame) for frame in written.frames or ()]
         said = _lines_of(written)

@@ -44,6 +44,12 @@ def test_what_the_session_wrote_is_told_with_the_round_and_the_users_frames(tmp_
     assert lines[-1] == f"  log: {tmp_path / 'out.log'}"
 
 
+@pytest.mark.parametrize("fields", [{}, {"round": -1}, {"round": "?"}])
+def test_before_the_first_round_no_round_is_told(tmp_path: Path, fields: dict[str, Any]) -> None:
+    write(tmp_path, type="ValueError", message="too early", **fields)
+    assert explain(life(), 3, 0, tmp_path)[0] == "x peer 2 failed (exit code 1); 3 peers continue"
+
+
 def test_a_script_that_died_before_the_session_is_explained_from_its_stderr(tmp_path: Path) -> None:
     lines = explain(life(TRACEBACK), 1, 0, tmp_path)
     assert lines[0] == "x peer 2 ended: exit code 1; 1 peer continues"
