@@ -18,8 +18,6 @@ from swarm import TRAINER, WAIT_S, ProcessSwarm, again, roster
 
 from gossip.core import QUORUM_LOST
 
-# one claim after another, each of which may wait for processes to start
-
 
 @pytest.fixture
 def swarm(tmp_path: Path) -> Iterator[Callable[..., ProcessSwarm]]:

@@ -230,6 +230,7 @@ def test_the_trainers_bench_measures_what_is_outside(spec: str) -> None:
         judge.close()
         worker.close()
     alone, found = answers
+    assert float(torch.from_numpy(alone.payload.data) @ gradient) > 0, "the aggregate descends"
     assert found.payload.digest == alone.payload.digest
     assert (found.weights, found.outlyingness) == (alone.weights, alone.outlyingness)
     assert alone.outside == ()
