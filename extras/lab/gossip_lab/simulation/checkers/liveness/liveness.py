@@ -191,6 +191,10 @@ class AllPeersContribute(RoundLiveness):
             rounds = core.rolling
             if rounds is None or peer in excused:
                 continue
+            pipeline = core.settings.pipeline
+            if pipeline is not None and pipeline.micro_batches < len(rounds.roster):
+                # A slow member may wait longer for a micro-batch than the calm phase lasts.
+                continue
             trust = rounds.replicated.trust
             proven = trust.proven()
             useful = sum(1 for other, _ in participants if other not in proven)
