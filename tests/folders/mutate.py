@@ -382,8 +382,8 @@ def tools(folder: Path) -> dict[str, Callable[[], None]]:
     return {
         "ls": lambda: tend.ls(runs, as_json=False),
         "ls --json": lambda: tend.ls(runs, as_json=True),
-        "logs": lambda: tend.logs(name, None, None, False, None, runs),
-        "logs -n 3": lambda: tend.logs(name, None, False, 3, runs),
+        "logs": lambda: tend.logs(name, runs=runs),
+        "logs -n 3": lambda: tend.logs(name, lines=3, runs=runs),
         "stop": lambda: tend.stop(name, False, 0.1, runs),
         "stop --now": lambda: tend.stop(name, True, 0.1, runs),
         "explain": lambda: tend.explain(name, None, runs),
