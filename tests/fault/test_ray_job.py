@@ -76,7 +76,7 @@ def environment() -> dict[str, str]:
     # A busy machine takes longer to start a node than Ray waits for it.
     return {
         **os.environ,
-        "RAY_AUTH_MODE": "disabled",  # from Ray 2.60 a head demands a token that `ray start` lacks here
+        "RAY_AUTH_MODE": "disabled",  # with Ray 2.60 a second node would lack the token
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_raylet_start_wait_time_s": "180",
