@@ -37,8 +37,7 @@ def describe(config: RunConfig, source: str = "") -> str:
     among = f"{peers} peer{'s' if peers != 1 else ''}{'' if plan is None else ' of a stage'}"
     why = ""
     if source:
-        found = source.startswith(FOUND)
-        why = f" ({'at most a quarter of them' if found else f'given: {source}'})"
+        why = f" ({'by default' if source.startswith(FOUND) else f'given: {source}'})"
     if rule == GUARDED:
         broken = f"{f or 'no'} broken peer{'s' if f > 1 else ''}"
         line = f"f={f}: {rule} tolerates {broken} among {among}{why}{_planned(config, f)}"

@@ -29,22 +29,22 @@ def said(**options: Any) -> str:
     [
         (
             {"peers": 3},
-            "f=0: guarded_mean tolerates no broken peer among 3 peers (at most a quarter of them). "
+            "f=0: guarded_mean tolerates no broken peer among 3 peers (by default). "
             f"{tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 3, "aggregator": "krum"},
-            "! f=0: krum tolerates no Byzantine peer among 3 peers (at most a quarter of them). "
+            "! f=0: krum tolerates no Byzantine peer among 3 peers (by default). "
             "6 peers would tolerate one",
         ),
         (
             {"peers": 3, "faults": ["sign_flip:2"]},
-            "! f=0: guarded_mean tolerates no broken peer among 3 peers (at most a quarter of "
-            f"them), and the fault plan makes peer 2 Byzantine. {tolerance.ADVERSARIES}",
+            "! f=0: guarded_mean tolerates no broken peer among 3 peers (by default)"
+            f", and the fault plan makes peer 2 Byzantine. {tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 3, "faults": ["crash:2@5"]},
-            "f=0: guarded_mean tolerates no broken peer among 3 peers (at most a quarter of them). "
+            "f=0: guarded_mean tolerates no broken peer among 3 peers (by default). "
             f"{tolerance.ADVERSARIES}",
         ),
         (
@@ -54,13 +54,13 @@ def said(**options: Any) -> str:
         ),
         (
             {"peers": 8},
-            "f=2: guarded_mean tolerates 2 broken peers among 8 peers (at most a quarter of them). "
+            "f=2: guarded_mean tolerates 2 broken peers among 8 peers (by default). "
             f"{tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 4, "faults": ["sign_flip:2,3"]},
-            "! f=1: guarded_mean tolerates 1 broken peer among 4 peers (at most a quarter of "
-            f"them), and the fault plan makes peers 2, 3 Byzantine. {tolerance.ADVERSARIES}",
+            "! f=1: guarded_mean tolerates 1 broken peer among 4 peers (by default)"
+            f", and the fault plan makes peers 2, 3 Byzantine. {tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 2, "aggregator": "mean"},
