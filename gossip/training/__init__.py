@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .membership import MembershipChange
     from .orders import separate, stratify
     from .peer_run import PeerRun
+    from .replicas import digest_tensors
     from .saving import LEDGER_FILE
     from .schedulers import counts_steps, steps_of
     from .searching import SearchingPeer

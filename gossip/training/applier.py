@@ -16,7 +16,7 @@ from gossip.ipc import clip, messages as control
 from .local_model import LocalModel
 from .node_link import NodeLink
 from .optimizer import in_train_mode
-from .replicas import ReplicaCheck
+from .replicas import ReplicaCheck, digest_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -189,9 +189,10 @@ class Applier:
         """Record the digest of the replica at the end of training. So later changes by the script,
         such as restoring the best weights on one peer, do not count as divergence."""
         self._ended_at, check = self.model.changes, self.replicas
-        layout = self.model.trained.layout
-        with in_train_mode(self.model.trained.optimizer):
-            self._digest = layout.digest_parameters() if check is None else check.digest()
+        trained = self.model.trained
+        with in_train_mode(trained.optimizer):
+            # This includes parameters that no optimizer has: no round makes them equal.
+            self._digest = check.digest() if check else digest_tensors(trained.model.parameters())
 
     def final_digest(self) -> bytes:
         """Return the digest of the replica at the end of the training."""

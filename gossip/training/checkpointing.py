@@ -14,6 +14,7 @@ from gossip.errors import ConfigError
 from gossip.run import checkpoints, stage_parts
 
 from .peer_run import PeerRun
+from .replicas import digest_tensors
 from .saving import HANDED_OVER_S, CheckpointSaver, SavePlan
 from .state import StateFile
 from .watch import HURRIED_S
@@ -147,7 +148,7 @@ class RunCheckpoints:
         files = self._run.model.plan_checkpoint()
         about = {
             "writer": self._run.peer,
-            "parameters": trained.layout.digest_parameters().hex(),
+            "parameters": digest_tensors(trained.layout.parameters).hex(),
             "history": rows["chain"],
             "everybody": rows["whole"],
         }

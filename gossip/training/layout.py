@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gossip.core import DIGEST_BYTES
 from gossip.errors import UnsupportedModel
-from gossip.vectors import PayloadDigest, cut_layers
+from gossip.vectors import cut_layers
 
 from .staging import Staging
 from .unprepared import parameters_of
@@ -219,7 +219,8 @@ class Layout:
                 parameter.grad = None
                 continue
             gradient = parameter.grad
-            if gradient is None or gradient.requires_grad:
+            # An expanded gradient, such as that of a sum, has several elements at one address.
+            if gradient is None or gradient.requires_grad or 0 in gradient.stride():
                 gradient = parameter.grad = torch.empty_like(parameter, requires_grad=False)
             into.append(gradient)
             values.append(pieces[at])
@@ -317,16 +318,6 @@ class Layout:
                 self.parameters, self._pieces(self._arrive(delta)), strict=True
             ):
                 parameter.add_(piece.to(parameter.dtype), alpha=scale)
-
-    def digest_parameters(self) -> bytes:
-        """Return a digest of the bits of all parameters. Equal digests show that two replicas are
-        equal."""
-        digest = PayloadDigest()
-        for parameter in self.parameters:
-            digest.update(
-                parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            )
-        return digest.digest()
 
     def copy_parameters(self) -> list[Tensor]:
         """Return a copy of each parameter."""

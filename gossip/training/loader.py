@@ -167,10 +167,12 @@ class ShardedLoader:
         batches."""
         has_samples = any(start < stop for start, stop in go.ranges)
         now = go.ranges if has_samples else self._for_nothing(go)
+        # If the script's own batches have one sample, the model can train on one.
+        least = min(self._batches.least, self.batch_size)
         return [
             (epoch, piece)
             for epoch, ranges in [(go.epoch, now), *go.coming]
-            for piece in pieces_of(ranges, self._accumulate, self._batches.least)
+            for piece in pieces_of(ranges, self._accumulate, least)
         ]
 
     def _for_nothing(self, go: StartRoundCommand) -> Ranges:

@@ -162,7 +162,7 @@ class PeerRun:
         """Raise ConfigError if this peer has left the swarm, or this process is a fork of the
         peer."""
         if self.is_closed:
-            raise ConfigError("this peer has left the swarm", "call gossip.init() again to return")
+            raise ConfigError("this peer has left the swarm", "call it before peer.close()")
         if not self.is_active:
             raise ConfigError(
                 "this is a forked child of the peer",

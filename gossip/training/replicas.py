@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -118,7 +118,7 @@ class ReplicaCheck:
 
     def digest(self) -> bytes:
         """Return a digest of all tensors of the replica."""
-        return payload_digest(b"".join([_digest_of(each) for each in self.tensors().values()]))
+        return digest_tensors(self.tensors().values())
 
     def _digest(self) -> tuple[tuple[str, ...], bytes]:
         """Return the names of the tensors, and their digests: ``DIGEST_BYTES`` for all tensors
@@ -311,8 +311,13 @@ def _short_digests(data: bytes) -> list[bytes]:
     return [data[at : at + SHORT_BYTES] for at in starts]
 
 
+def digest_tensors(tensors: Iterable[Tensor]) -> bytes:
+    """Return a digest of the bits of all tensors."""
+    return payload_digest(b"".join(map(_digest_of, tensors)))
+
+
 def _digest_of(tensor: Tensor) -> bytes:
-    flat = tensor.cpu().contiguous().reshape(-1)
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
     return payload_digest(flat.view(torch.uint8).numpy() if flat.numel() else b"")
 
 

@@ -82,9 +82,13 @@ def _start_session(reference: Any, track: Sequence[str], overrides: dict[str, An
     if task is not None and task.peers == 1:
         task = None
     _check_process(place is not None, task is not None)
-    if _open is not None and not _open.closed:
+    launched = place is not None or task is not None
+    if _open is not None and (launched or not _open.closed):
         raise ConfigError(
-            "gossip.init() was called twice", "a process is one peer; call peer.close() first"
+            "gossip.init() was called twice",
+            "a run trains once: start a run for each training"
+            if launched
+            else "a process is one peer; call peer.close() first",
         )
     dump_stacks_on_signal("trainer")
     if place is not None and (overrides or track):

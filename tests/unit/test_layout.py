@@ -101,9 +101,11 @@ def test_a_gradient_of_a_parameter_that_was_frozen_at_first_is_refused():
     assert "freeze it afterwards" in str(caught.value.hint)
 
 
-def test_scattered_gradients_do_not_point_into_the_arena():
+def test_scattered_gradients_point_neither_into_the_arena_nor_at_one_element():
     model = mlp()
     layout = Layout(model, sgd(model))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros(()).expand_as(parameter)
     flat = torch.ones(layout.elements)
     layout.scatter_gradients(flat)
     for parameter in model.parameters():

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from torch import Tensor
+from torch import Tensor, ones
+from torch.nn import Parameter
 from trainer_fakes import (
     FakeNode,
     FakeNodeSwarm,
@@ -19,6 +20,7 @@ from trainer_fakes import (
 
 from gossip.core import events
 from gossip.ipc import messages as control
+from gossip.training import digest_tensors
 
 ELEMENTS = 5 * 7 + 7 + 7 * 3 + 3
 LAST = np.full(ELEMENTS, 0.5, dtype=np.float32)
@@ -71,7 +73,24 @@ def test_who_counts_by_itself_has_them_when_it_has_closed_and_so_has_its_last_wo
         assert flat_parameters(model).equal(others_state()[1])
         [goodbye] = [said for said in swarm.nodes[0].heard if isinstance(said, control.Close)]
         assert swarm.session.confirmed
-        assert goodbye.digest == swarm.session._run.model.trained.layout.digest_parameters()
+        assert goodbye.digest == digest_tensors(model.parameters())
+
+
+def test_the_last_word_is_also_of_parameters_that_no_optimizer_has() -> None:
+    def node(n: FakeNode) -> None:
+        to_the_end(n)
+        n.expect(events.ConfirmState)
+        n.send(events.StateConfirmed(1, True))
+        n.halt()
+
+    with FakeNodeSwarm(node, f=1) as swarm:
+        model, optimizer = small_model()
+        model.of_no_optimizer = Parameter(ones(2))
+        model, optimizer = swarm.session.prepare(model, optimizer)
+        step(model, optimizer, 0)
+        swarm.session.close()
+        [goodbye] = [said for said in swarm.nodes[0].heard if isinstance(said, control.Close)]
+        assert goodbye.digest == digest_tensors(model.parameters())
 
 
 def test_a_copy_is_given_meanwhile_to_one_that_needs_it() -> None:

@@ -123,17 +123,26 @@ def test_a_short_slice_comes_in_as_many_batches(ranges, pieces):
 
 
 @pytest.mark.parametrize(
-    ("samples", "accumulate", "sizes"),
-    [(1, 1, [2]), (2, 1, [2]), (5, 4, [5] * 4), (8, 4, [2] * 4), (1, 4, [2] * 4)],
+    ("samples", "accumulate", "sizes", "batch"),
+    [
+        *[
+            (1, 1, [2], 2),
+            (2, 1, [2], 2),
+            (5, 4, [5] * 4, 2),
+            (8, 4, [2] * 4, 2),
+            (1, 4, [2] * 4, 2),
+        ],
+        *[(1, 1, [1], 1), (3, 4, [3] * 4, 1)],
+    ],
 )
-def test_batchnorm_never_gets_a_single_sample(samples, accumulate, sizes):
-    """It cannot train on one, and the last slices of an epoch may be that short."""
-    model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4))
+def test_batchnorm_gets_a_single_sample_only_if_a_batch_has_one(samples, accumulate, sizes, batch):
+    """It cannot train on one of one value, and the last slices of an epoch may be that short."""
+    model = torch.nn.Sequential(torch.nn.Unflatten(1, (1, 5)), torch.nn.BatchNorm1d(1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seen = []
     with FakeNodeSwarm(slices((3, 3 + samples))) as swarm:
         swarm.session.prepare(model, optimizer)
-        for x, y in swarm.session.shard(data(), accumulate=accumulate):
+        for x, y in swarm.session.shard(data(batch=batch), accumulate=accumulate):
             seen.append(y)
             model(x).square().mean().backward()
             if len(seen) == accumulate:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch.distributed as dist
@@ -52,6 +53,14 @@ def test_a_child_of_a_rank_is_refused_and_a_script_alone_is_not(
     with pytest.raises(ConfigError, match="child process of a peer"):
         gossip.init()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("launched")
+def test_a_launched_process_trains_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossip.training.start._open", Mock(closed=True))
+    with pytest.raises(ConfigError, match="called twice") as caught:
+        gossip.init()
+    assert "once" in caught.value.hint
 
 
 @pytest.mark.usefixtures("launched")

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from gossip.errors import ConfigError
-from gossip.training import SearchingPeer, ShardedLoader, TrainedModel
+from gossip.training import SearchingPeer, ShardedLoader, TrainedModel, digest_tensors
 
 from .halving import Claim, FoundStart, Rung, halve, read_claims
 from .recipe import Make, StartRecipe, build
@@ -273,7 +273,7 @@ def search_start(
     try:
         found = searching.find((trained.layout.digest.hex(), loader.samples_total))
         rebuilt(task, found.recipe, trained.model)
-        own = trained.layout.digest_parameters().hex()
+        own = digest_tensors(trained.layout.parameters).hex()
         if searching.is_common(f"{found.recipe}: {own}"):
             return found
     except PastStart:
