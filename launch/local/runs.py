@@ -174,13 +174,18 @@ def _what_next(folder: Path, found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  why: gossip explain {word_for(folder.resolve())}"
 
 
-def _doubts(found: Mapping[str, Any]) -> Iterator[str]:
+def _doubts(found: Mapping[str, Any], *, local_steps: bool) -> Iterator[str]:
     """Yield warnings about the result of a run."""
     if found["replicas_identical"] is False and found["exit_code"] == DIVERGED:
         yield (
             "! the peers end with replicas that differ in parameters, states of the optimizer or "
             "values given to peer.keep; for the cause see above, or divergences in summary.json. "
-            "Remedy: put what the loop changes into peer.each_step"
+            "Remedy: "
+            + (
+                "only prepared optimizers may change parameters, or --on-divergence warn"
+                if local_steps
+                else "put what the loop changes into peer.each_step"
+            )
         )
     if found["not_saved"]:
         yield f"! the last checkpoint is missing: {found['not_saved']}"
@@ -213,7 +218,7 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
             f"! the record is incomplete: {next(iter(lacking))}{more} could not be written{gone}"
         )
     for line in [
-        *_doubts(found),
+        *_doubts(found, local_steps=outcome.config.has_local_steps),
         *alone.format_lines(found["trained_alone"]),
         *missed.format_lines(found["faults_missed"]),
         *low_influence(found["low_influence"]),
