@@ -72,12 +72,13 @@ class BatchTracker:
         has_statistics: Whether BatchNorm in training mode has running statistics.
         reading: Round that the current batches were read for. The round may have been predicted.
         is_outdated: Whether the current batches do not belong to the next round.
+        is_extra: Whether the current batch is beyond the epoch that ``peer.epochs`` has yielded.
     """
 
     def __init__(self) -> None:
         self.expected, self.least, self.has_statistics = 0, 1, False
         self.reading: StartRoundCommand | None = None
-        self.is_outdated = False
+        self.is_outdated = self.is_extra = False
         # Cumulative number of samples after each received batch of the round; None if there is no
         # current batch.
         self._upto: list[int] | None = None
@@ -161,6 +162,13 @@ class BatchTracker:
             return
         self._has_stepped, self._steps_training = True, self._order.is_training
         self._order.check_step()
+        if self.is_extra:
+            raise ConfigError(
+                "a further pass over the loader of peer.shard in one epoch of peer.epochs: its "
+                "steps would use up the next epoch",
+                "make one pass in each epoch: for two passes peer.epochs(2 * n), with the phase "
+                "epoch % 2",
+            )
         if self._upto is None:
             raise ConfigError(
                 "optimizer.step() was called without a fresh batch of the sharded loader",

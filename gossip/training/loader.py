@@ -92,6 +92,8 @@ class ShardedLoader:
         self._alter = alter
         self._kind, self._labels = "", torch.empty(0)
         self._orders: dict[int, Tensor] = {}
+        # Epoch that ``peer.epochs`` has yielded, and the rounds that were read since then.
+        self._read: tuple[int, set[int]] = -1, set()
         self.report: EpochReport | None = None
 
     def order_by(self, kind: str) -> None:
@@ -127,6 +129,7 @@ class ShardedLoader:
         epoch = go.epoch
         try:
             while go is not None and go.epoch == epoch:
+                self._batches.is_extra = self._is_extra(go)
                 total = length_of(go.ranges)
                 keys = self._keys(go)
                 upto = list(
@@ -149,6 +152,16 @@ class ShardedLoader:
             self._loop.end_pass(epoch)
         finally:
             self._fetcher.rest()
+
+    def _is_extra(self, go: StartRoundCommand) -> bool:
+        """Record that the script reads the round. Return whether it belongs to a later epoch than
+        that of ``peer.epochs``, of which the script has read all rounds."""
+        epoch = self._loop.run.epoch
+        if epoch != self._read[0]:
+            self._read = epoch, set()
+        if epoch >= 0:
+            self._read[1].add(go.round_id)
+        return 0 <= epoch < go.epoch and len(self._read[1]) > self.steps
 
     def _check_unchanged(self) -> None:
         """Raise ConfigError if the samples are not those that ``peer.shard`` has divided."""

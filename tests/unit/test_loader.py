@@ -27,7 +27,7 @@ class ScriptedRounds:
 
     least = 1
     batches = run = rounds = steps = property(lambda self: self)
-    peer = 0
+    peer, epoch = 0, -1
 
     def __init__(
         self,

@@ -104,6 +104,22 @@ def test_what_a_body_leaves_of_its_epoch_is_passed() -> None:
     assert dealer.used == [5, 5, 0, 0, 5, 0, 0, 0, 5, 5, 0, 0]
 
 
+@pytest.mark.parametrize("batches", [STEPS, 3])
+def test_steps_of_a_pass_beyond_the_epoch_are_refused(batches: int) -> None:
+    """Or they would use up the next epoch. A look at a batch is none of them."""
+    with training(Dealer(3)) as (peer, loader, model, optimizer):
+        for _ in peer.epochs(1):
+            for _ in range(3):
+                for _, _ in zip(range(batches), loader, strict=False):
+                    if peer.step == STEPS:
+                        next(iter(loader))
+                        with pytest.raises(ConfigError, match="would use up the next epoch"):
+                            step(model, optimizer, 0)
+                        return
+                    step(model, optimizer, 0)
+    raise AssertionError
+
+
 def test_an_epoch_that_is_gone_on_with_has_the_steps_that_are_left() -> None:
     with training(Dealer(3, first=6)) as (peer, loader, model, optimizer):
         bodies = []

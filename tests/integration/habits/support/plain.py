@@ -35,7 +35,7 @@ class PlainPeer:
     """A peer of a run in which nothing fails."""
 
     EVERY_SAMPLE = 2**31
-    run_dir = None
+    epoch, run_dir = -1, None
     is_main = property(lambda self: self.id == 0)
 
     def __init__(self) -> None:
