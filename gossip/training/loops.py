@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from gossip.errors import ConfigError
 from gossip.ipc import StartRoundCommand
 
 from .collectives import after_epoch, before_epoch
@@ -23,12 +24,14 @@ class TrainingLoop:
         rounds: Tracks the batches that the script received.
         steps: Makes the steps, and takes part in rounds for which the script makes no step.
         is_left: Whether the script has begun a loop and not completed it.
+        goal: Last step of the run up to which the script has completed a loop.
     """
 
     run: PeerRun
     rounds: ScriptRounds
     steps: ScriptSteps
     is_left: bool = False
+    goal: int = 0
 
     # --- for the loader ---------------------------------------------------------------------------
 
@@ -99,6 +102,7 @@ class TrainingLoop:
     def run_steps(self, total: int) -> Iterator[int]:
         """Yield the numbers of the steps that remain (``Session.steps``)."""
         run = self.run
+        self._check_goal(f"steps({total})", total)
         self.report_plan(total)
         if total and self.next_round() is None:
             return
@@ -122,7 +126,17 @@ class TrainingLoop:
         self.run.answers.reached(2 * run.step)
         if run.step < total:
             self._notify_of_end(f"step {total}")
-        self._end()
+        self._end(total)
+
+    def _check_goal(self, loop: str, goal: int) -> None:
+        """Raise ConfigError if an earlier loop was completed up to step ``goal`` of the run."""
+        if 0 < goal <= self.goal:
+            raise ConfigError(
+                f"peer.{loop} ends at step {goal} of the run, but an earlier loop of this script "
+                f"has ended at step {self.goal}: this loop would do nothing",
+                "the number counts from the start of the run: add that of the earlier loop, or "
+                "write one loop with a condition on its number",
+            )
 
     def _notify_of_end(self, goal: str) -> None:
         self.run.notify(f"the run ended before {goal}: this peer has the state of {self.run.step}")
@@ -137,8 +151,9 @@ class TrainingLoop:
             given_up_now: Function that returns the indices of samples that were discarded in the
                 last epoch.
         """
-        run = self.run
-        self.report_plan(total * steps * self.run.config.steps_per_round)
+        run, goal = self.run, total * steps * self.run.config.steps_per_round
+        self._check_goal(f"epochs({total})", goal)
+        self.report_plan(goal)
         run.in_loop = self.is_left = True
         try:
             go = self.next_round()
@@ -160,7 +175,7 @@ class TrainingLoop:
                 f"the last epoch ended without {len(given_up)} of its samples, as no step could "
                 f"use them (loader.given_up): {str(given_up[:GIVEN_UP_SHOWN])[1:-1]}{more}"
             )
-        self._end()
+        self._end(goal)
 
     def run_own_epochs(self, total: int, has_loader: bool) -> Iterator[int]:
         """Yield the numbers of this peer's own epochs. Other peers may be in other epochs."""
@@ -171,9 +186,9 @@ class TrainingLoop:
         if not has_loader or self.next_round() is not None:
             self._end()
 
-    def _end(self) -> None:
+    def _end(self, goal: int = 0) -> None:
         """End the training: wait for other peers' confirmations of the final state, and save it."""
-        self.is_left = False
+        self.is_left, self.goal = False, max(self.goal, goal)
         self.rounds.undo_local_steps()
         self.rounds.drain()
         self.run.stepper.return_to_anchor()

@@ -120,6 +120,17 @@ def test_steps_of_a_pass_beyond_the_epoch_are_refused(batches: int) -> None:
     raise AssertionError
 
 
+def test_a_loop_up_to_where_an_earlier_one_has_ended_is_refused() -> None:
+    with training(Dealer(4)) as (peer, *_):
+        assert [epoch for n in (2, 3) for epoch in peer.epochs(n)] == [0, 1, 2]
+        for loop in (peer.epochs(3), peer.steps(3 * STEPS)):
+            with pytest.raises(ConfigError, match="has ended at step 12"):
+                next(loop)
+        for _ in peer.steps(14):
+            break
+        assert list(peer.steps(14)) == [12, 13], "the loop was left before its end"
+
+
 def test_an_epoch_that_is_gone_on_with_has_the_steps_that_are_left() -> None:
     with training(Dealer(3, first=6)) as (peer, loader, model, optimizer):
         bodies = []
