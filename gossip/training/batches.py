@@ -63,6 +63,29 @@ def pieces_of(ranges: Ranges, pieces: int, least: int = 1) -> list[Ranges]:
     return found
 
 
+class LoaderPass:
+    """A pass over the loader, up to its end or to a batch of another pass.
+
+    Attributes:
+        is_open: Whether the iterator of the pass still exists.
+        successor: Pass that has received the last batch of this pass again, if there is one.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.successor: LoaderPass | None = None
+
+    def check_alone(self) -> None:
+        """Raise ConfigError if two iterators receive the same batches."""
+        if self.successor is not None and self.successor.is_open:
+            raise ConfigError(
+                "two iterators read the loader of peer.shard at the same time, as in zip(loader, "
+                "loader): both have received the same batch",
+                "let __getitem__ of the data set return a pair of samples, or pair the halves of a "
+                "batch of twice the size",
+            )
+
+
 class BatchTracker:
     """Batches of the current round that the user's loop has received.
 
@@ -84,7 +107,7 @@ class BatchTracker:
         self._upto: list[int] | None = None
         self._accumulating = self._kept = False
         self._looked_at = False
-        self._pass, self._handed_out = 1, 0  # Number of the pass, batches in it.
+        self._pass, self._handed_out = LoaderPass(), 0  # Current pass, batches in it.
         self._has_stepped = self._evaluates = False  # In this pass.
         self._steps_training = True  # The model's mode at the last step.
         self._witness: Tensor | None = None
@@ -196,13 +219,16 @@ class BatchTracker:
         """Whether the loop has received a batch and has not stepped since."""
         return self._upto is not None
 
-    def resume_pass(self, number: int) -> int:
-        """Continue the pass ``number`` over the loader and return its number. If ``number`` is not
-        the current pass, end the current pass and begin a new one; 0 always begins a new pass.
+    def resume_pass(self, resumed: LoaderPass | None) -> LoaderPass:
+        """Continue the pass ``resumed`` over the loader and return it. If it is not the current
+        pass, end the current pass, begin a new one and return that; None begins a new pass.
 
         Raises: ConfigError: The previous pass was an evaluation.
         """
-        if number != self._pass:
+        if resumed is not self._pass:
+            before, self._pass = self._pass, LoaderPass()
+            if self.unused:
+                before.successor = self._pass
             if self.unused and self._handed_out == 1:
                 # The pass has read a single batch and has not used it. The loop receives that batch
                 # again, but only once.
@@ -211,7 +237,6 @@ class BatchTracker:
                     self._looked_at = True
             elif self.unused and self._handed_out > self.expected:
                 self._check_pass()
-            self._pass += 1
             self._handed_out, self._has_stepped, self._evaluates = 0, False, False
         return self._pass
 

@@ -122,7 +122,7 @@ class ShardedLoader:
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of this peer in the rest of the current epoch."""
         self._check_unchanged()
-        number = self._batches.resume_pass(0)
+        this = self._batches.resume_pass(None)
         go = self._next_round()
         if go is None:
             return
@@ -144,13 +144,15 @@ class ShardedLoader:
                     # The length of an empty slice is 0, so its batches count as no samples.
                     self._loop.hand_out(min(upto[at], total), at, batch)
                     yield batch
-                    number = self._batches.resume_pass(number)
+                    this.check_alone()
+                    this = self._batches.resume_pass(this)
                     at = self._batches.next_batch
                 if self._batches.unused:
                     self._loop.steps.pass_round(skipped=True)
                 go = self._next_round(self.steps)
             self._loop.end_pass(epoch)
         finally:
+            this.is_open = False
             self._fetcher.rest()
 
     def _is_extra(self, go: StartRoundCommand) -> bool:

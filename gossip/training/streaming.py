@@ -80,7 +80,7 @@ class ShardedStream:
 
         Batches at the end that are too few for a step are dropped.
         """
-        number = self._batches.resume_pass(0)
+        this = self._batches.resume_pass(None)
         go = self._loop.next_round()
         if go is None:
             return
@@ -94,7 +94,7 @@ class ShardedStream:
                 content = self._alter(batch)
                 self._loop.hand_out(total, at, content)
                 yield content
-                number = self._batches.resume_pass(number)
+                this = self._batches.resume_pass(this)
                 if (following := self._batches.next_batch) is not None:
                     at = following
                     if at < self._accumulate:

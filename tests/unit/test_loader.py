@@ -19,6 +19,7 @@ from gossip.core.events import EpochReport
 from gossip.errors import ConfigError
 from gossip.inject.faulty_trainer import LabelFlip
 from gossip.ipc.messages import StartRoundCommand
+from gossip.training.batches import LoaderPass
 from gossip.training.loader import ShardedLoader, loader_of
 
 
@@ -60,8 +61,8 @@ class ScriptedRounds:
             self.last.get(self.at, ()),
         )
 
-    def resume_pass(self, number: int) -> int:
-        return 0
+    def resume_pass(self, resumed: LoaderPass | None) -> LoaderPass:
+        return resumed or LoaderPass()
 
     def end_pass(self, epoch: int | None = None) -> None:
         assert epoch is not None

@@ -420,6 +420,16 @@ def test_a_look_at_a_batch_within_a_pass_costs_no_step(stepped: bool) -> None:
     assert dealer.used == [5] * (2 * STEPS)
 
 
+def test_two_iterators_that_read_at_the_same_time_are_refused() -> None:
+    """Each batch would be paired with itself."""
+    with training(Dealer(1)) as (_, loader, model, optimizer):
+        pairs = zip(loader, loader, strict=True)
+        next(pairs)
+        step(model, optimizer, 0)
+        with pytest.raises(ConfigError, match="at the same time"):
+            next(pairs)
+
+
 def test_a_kept_scheduler_is_not_stepped_for_a_batch_that_all_peers_leave_out() -> None:
     model, optimizer = small_model()
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))

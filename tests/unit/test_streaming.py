@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from gossip.inject.faulty_trainer import LabelFlip
 from gossip.ipc.messages import StartRoundCommand
+from gossip.training.batches import LoaderPass
 from gossip.training.streaming import ShardedStream, _Every
 
 
@@ -58,8 +59,8 @@ class Rounds:
     def next_batch(self) -> int | None:
         return self.batch + 1 if self.handed else None
 
-    def resume_pass(self, number: int) -> int:
-        return 0
+    def resume_pass(self, resumed: LoaderPass | None) -> LoaderPass:
+        return resumed or LoaderPass()
 
     def end_pass(self, epoch: int | None = None) -> None:
         pass
