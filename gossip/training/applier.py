@@ -28,8 +28,7 @@ class Applier:
     Attributes:
         model: The model, and the operations that change it.
         replicas: Check that compares the replicas of peers; None if they are not compared.
-        on_step: Function to call after each applied round that is a step of the run, or a step of a
-            further optimizer.
+        on_step: Function to call after each applied round that has stepped an optimizer.
         on_collected: Function to call with the data of the peers after each round that was a
             collective operation.
         round_id: Number of the next round, which starts from the present parameters.
@@ -140,7 +139,8 @@ class Applier:
         same = message.kind == 0 or message.kind >> 1 == kind >> 1  # first and further steps
         if same if kind else message.is_step:
             self.answered = message.round_id
-        self.on_step(message)
+        if message.slot >= 0:
+            self.on_step(message)
         if self.replicas is not None:
             is_own = message.round_id == self._offered == self.answered
             self.replicas.follow_step(self.step, is_own)

@@ -325,9 +325,7 @@ class ScriptSteps:
         self._run.applied.on_step = self._call_functions
 
     def _call_functions(self, applied: messages.ApplyCommand) -> None:
-        """Call the registered functions after a round that counts as a step. A lost round counts,
-        although it changed nothing."""
-        stepped = self.coordinator.stepped if applied.slot >= 0 else ()
+        """Call the registered functions after a round that has stepped an optimizer."""
         # First load states that arrived during this step, because the functions need kept objects
         # that match the parameters. Schedulers load their states only after the script's work.
         self._run.model.extra.load_objects()
@@ -336,5 +334,5 @@ class ScriptSteps:
         draws = nullcontext() if self._run.trains_alone else drawing_from(seed, device)
         with torch.no_grad(), draws, self.unprepared.paused():
             for function, after in self._functions:
-                if applied.is_step if after is None else after in stepped:
+                if applied.is_step if after is None else after in self.coordinator.stepped:
                     function()

@@ -365,7 +365,8 @@ class Session(LoopCalls, CollectiveCalls):
     def each_step(
         self, function: Callable[[], object], after: torch.optim.Optimizer | None = None
     ) -> Callable[[], object]:
-        """Call ``function`` exactly once after each step of the run, in order, on every peer.
+        """Call ``function`` exactly once after each step of the run that changes the parameters, in
+        order, on every peer. A round in which no peer has an update changes none.
 
         Use it for work that follows a step: a moving average of the weights (EMA), a clamp, a
         target network, a manual decay, a counter. A late peer applies steps without running the

@@ -88,13 +88,12 @@ def test_a_function_is_called_once_for_each_step_of_the_run_with_the_weights_of_
         for seed in range(2):
             step(model, optimizer, seed)
             stepped.append(peer.stepped)
-    for at in range(5):
-        if at != 3:  # in that one nobody had an update
-            for parameter in twin.parameters():
-                parameter.grad = torch.full_like(parameter, 0.5)
-            twin_optimizer.step()
+    for _ in range(4):  # nobody had an update in the fourth of five
+        for parameter in twin.parameters():
+            parameter.grad = torch.full_like(parameter, 0.5)
+        twin_optimizer.step()
         expected.update()
-    assert steps == [1, 2, 3, 4, 5]
+    assert steps == [1, 2, 3, 5]
     assert same_bits(model, twin)
     assert torch.equal(average.value, expected.value)
     assert stepped == [False, True], "four steps in the first call, and one in the second"
@@ -112,7 +111,7 @@ def test_a_weight_that_is_clamped_each_step_is_clamped_in_steps_that_were_missed
         swarm.session.each_step(clamp)
         for seed in range(2):
             step(model, optimizer, seed)
-    assert len(largest) == 5
+    assert len(largest) == 4
     assert max(largest) == pytest.approx(0.05)
 
 
