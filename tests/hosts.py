@@ -44,20 +44,8 @@ class Hosts:
         ip("-n", self._switch, "link", "set", "bridge", "up")
         for number, (name, address) in enumerate(zip(self.names, self.addresses, strict=True)):
             ip("netns", "add", name)
-            ip(
-                "link",
-                "add",
-                "eth0",
-                "netns",
-                name,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                f"port{number}",
-                "netns",
-                self._switch,
-            )
+            pair = f"eth0 netns {name} type veth peer name port{number} netns {self._switch}"
+            ip("link", "add", *pair.split())
             ip("-n", self._switch, "link", "set", f"port{number}", "master", "bridge", "up")
             ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
             for device in ("lo", "eth0"):

@@ -96,22 +96,8 @@ def test_a_server_that_keeps_its_results_is_judged_and_all_is_sound() -> None:
 
 def waited(round_id: int, server: int, *silent: int, digest: bytes = b"d" * 16) -> Commit:
     accusations = tuple(Accusation(peer, round_id, True) for peer in silent)
-    return Commit(
-        b"l",
-        round_id,
-        0,
-        0,
-        0,
-        server,
-        b"p" * 16,
-        digest,
-        (),
-        (),
-        (0, 1, 2, 3, 4),
-        None,
-        "",
-        accusations=accusations,
-    )
+    where = b"l", round_id, 0, 0, 0, server, b"p" * 16, digest
+    return Commit(*where, (), (), (0, 1, 2, 3, 4), None, "", accusations=accusations)
 
 
 def test_a_result_that_comes_between_starts_the_count_of_those_in_a_row_anew() -> None:

@@ -87,22 +87,12 @@ def test_no_part_of_an_envelope_may_be_missing(at: int):
 @pytest.mark.parametrize(
     ("at", "value"),
     [
-        (0, PROTOCOL_VERSION + 1),
-        (0, True),
-        (0, 1.0),
-        (1, "this-run"),
-        (1, b"x" * 65),
-        (2, -1),
-        (2, True),
-        (2, ROUND_MAX + 1),
-        (3, 0.5),
-        (3, -1),
-        (4, len(get_args(Message))),
-        (4, -1),
-        (4, None),
-        (5, {}),
-        (5, []),
-        (5, None),
+        *((0, value) for value in (PROTOCOL_VERSION + 1, True, 1.0)),
+        *((1, value) for value in ("this-run", b"x" * 65)),
+        *((2, value) for value in (-1, True, ROUND_MAX + 1)),
+        *((3, value) for value in (0.5, -1)),
+        *((4, value) for value in (len(get_args(Message)), -1, None)),
+        *((5, value) for value in ({}, [], None)),
     ],
 )
 def test_an_envelope_with_a_wrong_part_is_refused(at: int, value: object):

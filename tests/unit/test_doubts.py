@@ -458,22 +458,8 @@ def test_who_has_refused_a_result_says_so_until_it_is_in_the_history() -> None:
         == (Accusation(0, 6),)
         == desk.result_validator.accusations()
     )
-    commit = Commit(
-        b"l",
-        7,
-        0,
-        0,
-        0,
-        1,
-        b"",
-        b"d" * 16,
-        (),
-        (),
-        tuple(range(8)),
-        None,
-        "",
-        accusations=desk.result_validator.accusations(),
-    )
+    where = b"l", 7, 0, 0, 0, 1, b"", b"d" * 16, (), (), tuple(range(8))
+    commit = Commit(*where, None, "", accusations=desk.result_validator.accusations())
     desk.trust.observe_round([commit])
     assert desk.result_validator.accusations() == ()
 

@@ -17,37 +17,24 @@ def after(*rows: tuple[int, str] | tuple[int, str, dict[str, Any]]) -> StateHold
 
 
 BORN, AGAIN, KILLED, DONE = {"incarnation": 0}, {"incarnation": 1}, {"signal": 9}, {"code": 0}
+NEW, BACK = (0, "spawned", BORN), (0, "spawned", AGAIN)
 
 
 @pytest.mark.parametrize(
     ("rows", "anybody", "in_vain"),
     [
         ([], False, False),
-        ([(0, "spawned", BORN)], True, False),  # how far it is nobody knows
+        ([NEW], True, False),  # how far it is nobody knows
         # nobody is there who could want it
-        ([(0, "spawned", BORN), (0, "ready"), (0, "exited", KILLED)], False, False),
-        (
-            [(0, "spawned", BORN), (0, "ready"), (0, "exited", KILLED), (0, "spawned", AGAIN)],
-            False,
-            True,
-        ),
-        ([(0, "spawned", AGAIN), (0, "recovering")], True, False),
-        ([(0, "spawned", AGAIN), (0, "recovering"), (0, "no_state_found")], False, True),
-        (
-            [(0, "spawned", AGAIN), (0, "recovering"), (0, "restored"), (1, "spawned", AGAIN)],
-            True,
-            False,
-        ),
-        (
-            [(0, "spawned", AGAIN), (0, "restored"), (0, "started", {"incarnation": 2})],
-            True,
-            False,
-        ),  # another node beside its trainer
-        (
-            [(0, "spawned", AGAIN), (0, "restored"), (1, "spawned", AGAIN), (0, "exited", DONE)],
-            True,
-            False,
-        ),  # it has ended with it
+        ([NEW, (0, "ready"), (0, "exited", KILLED)], False, False),
+        ([NEW, (0, "ready"), (0, "exited", KILLED), BACK], False, True),
+        ([BACK, (0, "recovering")], True, False),
+        ([BACK, (0, "recovering"), (0, "no_state_found")], False, True),
+        ([BACK, (0, "recovering"), (0, "restored"), (1, "spawned", AGAIN)], True, False),
+        # another node beside its trainer
+        ([BACK, (0, "restored"), (0, "started", {"incarnation": 2})], True, False),
+        # it has ended with it
+        ([BACK, (0, "restored"), (1, "spawned", AGAIN), (0, "exited", DONE)], True, False),
     ],
 )
 def test_who_has_the_state_is_known_by_rows(rows: list[Any], anybody: bool, in_vain: bool) -> None:

@@ -47,19 +47,8 @@ class ScriptedRounds:
         if self.at >= len(self.slices):
             return None
         epoch, ranges = self.slices[self.at]
-        return StartRoundCommand(
-            self.at,
-            0,
-            True,
-            epoch,
-            ranges,
-            False,
-            self.planned_peers,
-            self.planned_peers,
-            0,
-            (),
-            self.last.get(self.at, ()),
-        )
+        planned = self.planned_peers, self.planned_peers, 0, (), self.last.get(self.at, ())
+        return StartRoundCommand(self.at, 0, True, epoch, ranges, False, *planned)
 
     def resume_pass(self, resumed: LoaderPass | None) -> LoaderPass:
         return resumed or LoaderPass()

@@ -125,19 +125,8 @@ def give(bench: RecoveryBench, sender: int, piece: int, of: Payload = TRUE) -> N
     known = PieceManifest.read(of.parts[0])
     assert known is not None
     content = cut(of, known, piece)
-    message = StateOffer(
-        LINEAGE,
-        bench.core._nonce,
-        9,
-        CHAIN,
-        content.digest,
-        content.nbytes,
-        b"",
-        "",
-        (),
-        b"",
-        piece,
-    )
+    where = LINEAGE, bench.core._nonce, 9, CHAIN
+    message = StateOffer(*where, content.digest, content.nbytes, b"", "", (), b"", piece)
     if bench.core.payload_bytes(sender, message) == content.nbytes:  # as the transport asks
         bench.hear(sender, message, content)
 

@@ -444,22 +444,8 @@ def served(
     """``server`` commits a round, and says of these peers that it has refused their results
     of these rounds."""
     said = tuple(Accusation(*accusation) for accusation in accusations)
-    commit = Commit(
-        b"l",
-        round_id,
-        0,
-        0,
-        0,
-        server,
-        b"",
-        b"d" * 16,
-        (),
-        (),
-        tuple(range(8)),
-        None,
-        "",
-        accusations=said,
-    )
+    where = b"l", round_id, 0, 0, 0, server, b"", b"d" * 16, (), (), tuple(range(8))
+    commit = Commit(*where, None, "", accusations=said)
     return names(table.observe_round([commit]))
 
 

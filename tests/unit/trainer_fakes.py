@@ -131,19 +131,11 @@ class FakeNode:
         want_parameters: bool = False,
         collectives: int = 0,
     ) -> None:
-        self.send(
-            control.StartRoundCommand(
-                round_id,
-                slot,
-                ranges is not None,
-                epoch,
-                tuple(ranges or ()),
-                want_parameters,
-                1,
-                1,
-                collectives=collectives,
-            )
+        data = ranges is not None, epoch, tuple(ranges or ())
+        order = control.StartRoundCommand(
+            round_id, slot, *data, want_parameters, 1, 1, collectives=collectives
         )
+        self.send(order)
 
     def offered(self, *about: Any, **more: Any) -> control.Contribute:
         """Let the trainer compute a round (``go``), and return its update."""
