@@ -430,5 +430,6 @@ def test_the_number_of_operations_is_handed_over() -> None:
     assert (told["round"], told["step"]) == (0, 0)
     states[0].begin()
     kept = states[0].snapshot(1)
+    assert states[0].snapshot(0)[1] != kept[1]
     states[1].adopt(1, *kept)
     assert [state.collectives for state in states] == [1, 1]

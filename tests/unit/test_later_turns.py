@@ -392,3 +392,12 @@ def test_what_the_rule_is_running_on_is_not_taken_back() -> None:
     assert bench.server.served.ticket is not None
     bench.take_back()
     assert bench.is_counted()
+
+
+def test_an_update_of_an_earlier_attempt_is_not_counted() -> None:
+    bench = Taking()
+    bench.take_back(attempt=N)
+    bench.update(attempt=N)
+    assert bench.server.served.attempt == N
+    bench.update()
+    assert not bench.is_counted()

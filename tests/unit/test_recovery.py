@@ -916,3 +916,11 @@ def test_a_state_whose_snapshot_is_none_is_not_loaded(core: bytes) -> None:
     assert bench.told()[-1] == "bad_state"
     bench.offer(2, 0)
     assert len(bench.restores) == 1
+
+
+def test_a_peer_without_a_state_is_replaced_by_another_in_the_first_poll() -> None:
+    bench = RecoveryBench(n=9)
+    bench.begin()
+    assert set(bench.asked()) == {1, 2, 3, 4, 5}
+    bench.refuse(2, 0, NO_STATE)
+    assert set(bench.asked()) == {6}

@@ -1217,3 +1217,33 @@ def test_shards_of_steps_of_different_kinds_change_nothing() -> None:
     kinds = {commit.shard: commit.kind for commit in table.made if commit.round_id == 0}
     assert set(kinds.values()) == {2, 5}
     assert [content for round_id, content in table.applied[0] if round_id == 0] == [b""]
+
+
+def test_pauses_between_requests_for_commits_grow_while_their_results_are_rejected() -> None:
+    table = RollingTable(3)
+    table.lose = lambda sender, to, message: isinstance(message, CommitRequest)
+    for _ in range(200):
+        table.peers[2].lag_detector.on_refusal()
+        table.run(2, table.peers[2].on_progress(0, 3, table.now))
+        table.pass_time(0.01)
+    asked = [message for _, _, message in table.sent if isinstance(message, CommitRequest)]
+    assert 2 <= len(asked) <= 30
+
+
+def test_a_peer_that_has_changed_branches_in_vain_changes_only_to_a_certainly_larger_branch():
+    detector = RollingTable(5).peers[2].lag_detector
+    for again in (False, True):
+        assert detector.record_branch(0, b"\0" * 16, 100.0)
+        assert (detector.lost_track is None) is again
+        assert bool([*detector.requests.drain()]) is not again
+
+
+def test_after_a_fork_a_peer_reports_the_result_that_it_received_from_the_server() -> None:
+    table = RollingTable(5, f=1)
+    table.play()
+    server = table.made[0].server
+    peer = table.peers[(server + 1) % 5]
+    assert peer.participant.result_validator.accusations() == ()
+    peer.lag_detector.forked[0] = None
+    (stated,) = peer.participant.result_validator.accusations()
+    assert (stated.peer, stated.round_id) == (server, 0)

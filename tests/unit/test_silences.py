@@ -3,12 +3,15 @@ and nothing else happens to them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gossip.core.ledger.omissions import OmissionTracker
+from gossip.core.ledger.replicated_state import ReplicatedState
 from gossip.core.ledger.trust import TrustTable
 from gossip.core.messages import Accusation, Commit, PeerId
-from gossip.core.settings import ACCUSED_ROUNDS, TrustSettings
+from gossip.core.settings import ACCUSED_ROUNDS, CoreSettings, TrustSettings
 
 ROSTER = tuple(range(8))
 SETTINGS = TrustSettings(quarantine_rounds=10)
@@ -17,22 +20,8 @@ SILENT = 5
 
 def commit(round_id: int, server: PeerId, *silent: tuple[PeerId, int]) -> Commit:
     accusations = tuple([Accusation(peer, at, silent=True) for peer, at in silent])
-    return Commit(
-        b"l",
-        round_id,
-        0,
-        0,
-        0,
-        server,
-        b"",
-        b"d" * 16,
-        (),
-        (),
-        ROSTER,
-        None,
-        "",
-        accusations=accusations,
-    )
+    where = b"l", round_id, 0, 0, 0, server, b"", b"d" * 16
+    return Commit(*where, (), (), ROSTER, None, "", accusations=accusations)
 
 
 def told(
@@ -79,22 +68,7 @@ def test_f_liars_cannot_have_a_server_passed_over() -> None:
 def test_one_does_not_speak_of_itself_and_a_charge_for_a_refused_result_is_no_silence() -> None:
     table, trust = OmissionTracker(SETTINGS, f=0), TrustTable(SETTINGS, f=0)
     table.observe_round([commit(9, SILENT, (SILENT, 8))], ())
-    refused = Commit(
-        b"l",
-        9,
-        0,
-        0,
-        0,
-        1,
-        b"",
-        b"d" * 16,
-        (),
-        (),
-        ROSTER,
-        None,
-        "",
-        accusations=(Accusation(SILENT, 8),),
-    )
+    refused = replace(commit(9, 1), accusations=(Accusation(SILENT, 8),))
     table.observe_round([refused], ())
     assert table.pack() == ()
     trust.observe_round([commit(9, 1, (SILENT, 8))])
@@ -152,3 +126,12 @@ def test_it_travels_with_the_state_and_what_is_none_is_refused() -> None:
         with pytest.raises(ValueError, match=r"omissions|accusations"):
             other.unpack(junk)
     assert other.pack() == table.pack()
+
+
+def test_a_server_that_is_passed_over_and_one_in_quarantine_do_not_serve() -> None:
+    state = ReplicatedState(CoreSettings(b"run", b"lineage", 0, ROSTER, f=2))
+    for of_round in (90, 91, 92):
+        told(state.omissions, of_round, (0, 1, 2))
+    for at in (103, 104):
+        state.trust.observe_round([commit(at, 0)], proven=(6,))
+    assert state.serving_roster().peers == (0, 1, 2, 3, 4, 7)
