@@ -105,6 +105,7 @@ class Mutant:
     why: str
     edits: tuple[Edit, ...]
     seed: int | None = None  # of a schedule that has killed it
+    test: str = ""  # that kills it, if no schedule is known to
 
     def texts(self) -> dict[str, str]:
         """Return the mutated text of each file that the mutant changes.
@@ -127,7 +128,8 @@ def load() -> tuple[Mutant, ...]:
             Edit(row["file"], row["old"], row["new"], row.get("where", "")),
             *(Edit(*more) for more in row.get("also", ())),
         ]
-        mutants.append(Mutant(row["name"], row["why"], tuple(edits), row.get("seed")))
+        known = row.get("seed"), row.get("test", "")
+        mutants.append(Mutant(row["name"], row["why"], tuple(edits), *known))
     return tuple(mutants)
 
 

@@ -2,12 +2,13 @@
 seed, and which survive.
 
     python tests/mutants/hunt.py  # all of them, up to 2,000 schedules each
-    python tests/mutants/hunt.py --known  # each at its known seed
+    python tests/mutants/hunt.py --known  # each at its known seed, or with its test
     python tests/mutants/hunt.py --only quorum-of-half --seeds 50
     python tests/mutants/hunt.py --json mutants.json --jobs 4
 
 A mutant is killed by the first seed with a schedule that breaks an invariant with the mutant and
-none without it. The seed in mutants.toml is played first. The exit code is 1 if fewer than 95 % are
+none without it. The seed in mutants.toml is played first. If no seed kills a mutant, the test in
+mutants.toml runs: it has to fail with the mutant only. The exit code is 1 if fewer than 95 % are
 killed. Ctrl-C and SIGTERM end the hunt and its processes, and delete its copies of the package.
 """
 
@@ -28,9 +29,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
-from catalogue import Mutant, load, plant
+from catalogue import ROOT, Mutant, load, plant
 
 SEEDS = 2000
 SHARE_TO_KILL = 0.95
@@ -49,6 +50,10 @@ SEED_S = 300.0
 mutant that computes without end within an event."""
 
 
+Try: TypeAlias = int | str
+"""Seed of a schedule, or a test."""
+
+
 # --- the worker: schedules one after the other, in a copy of the package --------------------------
 
 
@@ -61,12 +66,20 @@ def _time_is_up(number: int, frame: FrameType | None) -> None:
     raise _Endless
 
 
-def work(seeds: Iterable[int]) -> dict[str, Any]:
+def work(seeds: Iterable[Try]) -> dict[str, Any]:
     """Play schedules until one breaks an invariant; the seed is -1 if none does."""
     for seed in seeds:
-        if (broken := _play(seed)) is not None:
+        if (broken := _run(seed) if isinstance(seed, str) else _play(seed)) is not None:
             return {"seed": seed, "invariant": broken[0], "text": broken[1]}
     return {"seed": -1, "invariant": "", "text": ""}
+
+
+def _run(test: str) -> tuple[str, str] | None:
+    """Run a test. Return "test" and how the test ends, or None if it passes."""
+    import pytest
+
+    code = pytest.main(["-q", "-p", "no:cacheprovider", str(ROOT / test)])
+    return None if code == pytest.ExitCode.OK else ("test", f"exit code {int(code)} of pytest")
 
 
 def _play(seed: int) -> tuple[str, str] | None:
@@ -94,13 +107,13 @@ def _play(seed: int) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """Result of a mutant. ``invariant`` is "" for a survivor. ``seed`` killed the mutant; for a
-    survivor it is the first that was not tried."""
+    """Result of a mutant. ``invariant`` is "" for a survivor. ``seed``, which may be a test, killed
+    the mutant; for a survivor it is the first that was not tried."""
 
     name: str
     why: str
     invariant: str
-    seed: int
+    seed: Try
     text: str
 
 
@@ -116,7 +129,7 @@ class Workers:
         self._running: set[subprocess.Popen[str]] = set()
         self._over = False
 
-    def play(self, where: Path, seeds: Iterable[int]) -> dict[str, Any]:
+    def play(self, where: Path, seeds: Iterable[Try]) -> dict[str, Any]:
         """Return what ``work`` finds in the copy of the package at ``where``.
 
         Raises: GivenUp: ``end`` was called.
@@ -140,7 +153,7 @@ class Workers:
                 raise RuntimeError(f"{where.name} cannot be played:\n{errors[-3000:]}")
             # With this mutant, making a swarm fails.
             last_line = errors.strip().splitlines()[-1]
-            return {"seed": int(command[3]), "invariant": "import", "text": last_line}
+            return {"seed": next(iter(seeds)), "invariant": "import", "text": last_line}
         found: dict[str, Any] = json.loads(output.splitlines()[-1])
         if not Path(found.pop("package")).is_relative_to(where):
             raise RuntimeError(f"the worker did not import gossip from {where}")
@@ -163,11 +176,11 @@ class Hunt:
         self._sound = plant(None, folder / "sound")
         self._living = {mutant: plant(mutant, folder / mutant.name) for mutant in mutants}
         # seed -> invariant that its schedule breaks without a mutant: such seeds are skipped
-        self.broken: dict[int, str] = {}
+        self.broken: dict[Try, str] = {}
 
     def fates(self, first: int, last: int) -> Iterator[Fate]:
         """Yield the fate of each mutant when it is known: first with the known seeds, then with the
-        seeds from ``first`` up to ``last``."""
+        seeds from ``first`` up to ``last``, at last with the tests."""
         yield from self._killed(
             {mutant: [mutant.seed] for mutant in self._living if mutant.seed is not None}
         )
@@ -177,6 +190,7 @@ class Hunt:
             end = min(last, begun + size)
             yield from self._killed(dict.fromkeys(self._living, range(first, end)))
             first, size = end, GROWTH * size
+        yield from self._killed({mutant: [mutant.test] for mutant in self._living if mutant.test})
         for mutant in self._living:
             yield Fate(mutant.name, mutant.why, "", last, "")
 
@@ -189,7 +203,7 @@ class Hunt:
                 shutil.rmtree(self._living.pop(mutant))
                 yield fate
 
-    def _chase(self, mutant: Mutant, seeds: Sequence[int]) -> tuple[Mutant, Fate | None]:
+    def _chase(self, mutant: Mutant, seeds: Sequence[Try]) -> tuple[Mutant, Fate | None]:
         """Return the fate of the mutant; None if it survives all seeds."""
         left = [seed for seed in seeds if seed not in self.broken]
         while left:
@@ -207,7 +221,7 @@ class Hunt:
 
 def hunt(
     mutants: Sequence[Mutant], first: int, last: int, jobs: int, quiet: bool = False
-) -> tuple[list[Fate], dict[int, str]]:
+) -> tuple[list[Fate], dict[Try, str]]:
     """Return the fates in the order in which they became known, and the seeds that break an
     invariant without a mutant.
 
@@ -234,7 +248,8 @@ def hunt(
 def line_of(fate: Fate) -> str:
     if not fate.invariant:
         return f"{'SURVIVED':10} {fate.name:36} up to seed {fate.seed}: {fate.why}"
-    return f"{fate.invariant:10} {fate.name:36} seed {fate.seed}: {fate.text}"[:230]
+    by = f"seed {fate.seed}" if isinstance(fate.seed, int) else fate.seed
+    return f"{fate.invariant:10} {fate.name:36} {by}: {fate.text}"[:230]
 
 
 def _ended(number: int, frame: FrameType | None) -> None:
@@ -249,17 +264,18 @@ def main() -> int:
     parser.add_argument(
         "--seeds", type=int, default=SEEDS, help="number of schedules for each mutant"
     )
-    parser.add_argument("--known", action="store_true", help="play only the known seeds (minutes)")
+    parser.add_argument("--known", action="store_true", help="known seeds and tests only (minutes)")
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")
     parser.add_argument("--json", type=Path, help="file for the fates")
-    parser.add_argument("--work", type=int, nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--work", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         import gossip
 
-        print(json.dumps({**work(options.work), "package": gossip.__file__}))
+        tries = [int(each) if each.isdigit() else each for each in options.work]
+        print(json.dumps({**work(tries), "package": gossip.__file__}))
         return 0
     known = {mutant.name: mutant for mutant in load()}
     unknown = [name for name in options.only or () if name not in known]
@@ -267,7 +283,7 @@ def main() -> int:
         parser.error(f"there is no mutant {unknown[0]!r}; there are: {', '.join(known)}")
     chosen = [known[name] for name in options.only or known]
     if options.known:
-        chosen = [mutant for mutant in chosen if mutant.seed is not None]
+        chosen = [mutant for mutant in chosen if mutant.seed is not None or mutant.test]
         options.seeds = 0
     signal.signal(signal.SIGTERM, _ended)
     began = time.monotonic()
@@ -279,7 +295,7 @@ def main() -> int:
         f"{time.monotonic() - began:.0f} s"
     )
     if broken:
-        seeds = ", ".join(f"{seed} ({broken[seed]})" for seed in sorted(broken))
+        seeds = ", ".join(f"{seed} ({broken[seed]})" for seed in sorted(broken, key=str))
         print(f"skipped seeds, which break an invariant without a mutant: {seeds}")
     if options.json is not None:
         options.json.write_text(

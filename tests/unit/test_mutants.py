@@ -21,3 +21,10 @@ def test_every_mutant_still_applies_to_the_source() -> None:
             assert old != new, mutant.name
         for text in mutant.texts().values():
             ast.parse(text)
+
+
+def test_every_mutant_has_a_seed_or_a_test_that_exists() -> None:
+    for mutant in catalogue.load():
+        assert (mutant.seed is None) is bool(mutant.test), mutant.name
+        path, _, name = mutant.test.partition("::")
+        assert not name or f"\ndef {name}(" in (catalogue.ROOT / path).read_text(), mutant.name
