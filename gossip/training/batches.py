@@ -68,7 +68,7 @@ class LoaderPass:
 
     Attributes:
         is_open: Whether the iterator of the pass still exists.
-        successor: Pass that has received the last batch of this pass again, if there is one.
+        successor: Pass that began with the last batch of this pass, if there is one.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class LoaderPass:
 
     def check_alone(self) -> None:
         """Raise ConfigError if two iterators receive the same batches."""
-        if self.successor is not None and self.successor.is_open:
+        if self.successor and self.successor.is_open:
             raise ConfigError(
                 "two iterators read the loader of peer.shard at the same time, as in zip(loader, "
                 "loader): both have received the same batch",
@@ -220,14 +220,14 @@ class BatchTracker:
         return self._upto is not None
 
     def resume_pass(self, resumed: LoaderPass | None) -> LoaderPass:
-        """Continue the pass ``resumed`` over the loader and return it. If it is not the current
-        pass, end the current pass, begin a new one and return that; None begins a new pass.
+        """Continue the pass ``resumed`` over the loader, or begin one if it is None, and return
+        it. If it is not the current pass, end the current pass.
 
         Raises: ConfigError: The previous pass was an evaluation.
         """
         if resumed is not self._pass:
-            before, self._pass = self._pass, LoaderPass()
-            if self.unused:
+            before, self._pass = self._pass, resumed or LoaderPass()
+            if self.unused and resumed is None:
                 before.successor = self._pass
             if self.unused and self._handed_out == 1:
                 # The pass has read a single batch and has not used it. The loop receives that batch

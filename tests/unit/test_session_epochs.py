@@ -420,6 +420,17 @@ def test_a_look_at_a_batch_within_a_pass_costs_no_step(stepped: bool) -> None:
     assert dealer.used == [5] * (2 * STEPS)
 
 
+def test_two_iterators_may_take_turns_and_leave_a_batch_without_a_step() -> None:
+    with training(Dealer(3)) as (_, loader, model, optimizer):
+        first, second = iter(loader), iter(loader)
+        for skipped in (True, False):
+            next(first)
+            step(model, optimizer, 0)
+            next(second)
+            if not skipped:
+                step(model, optimizer, 0)
+
+
 def test_two_iterators_that_read_at_the_same_time_are_refused() -> None:
     """Each batch would be paired with itself."""
     with training(Dealer(1)) as (_, loader, model, optimizer):
