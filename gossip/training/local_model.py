@@ -203,11 +203,11 @@ class LocalModel:
         self.is_finite = part.flatten_gradients(self.updates[slot])
         if self._sender:
             self._transform(self._sender, self.updates[slot][: part.trained], fragment)
+        update = self.arena.updates[slot]
         if self.encoder is not None:
-            update, encoded = self.arena.updates[slot], self.arena.encoded[slot]
-            self.encoder.encode(update, encoded, go.round_id, fragment)
+            self.encoder.encode(update, self.arena.encoded[slot], go.round_id, fragment)
         if self._sender or self.encoder is not None:
-            self.is_finite = is_finite(self.arena.updates[slot])
+            self.is_finite = is_finite(update)
 
     def _transform(self, sender: Sender, update: torch.Tensor, fragment: int) -> None:
         steps = len(sender.steps)

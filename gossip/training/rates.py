@@ -23,6 +23,7 @@ _WAYS_TO_COMPUTE = ("foreach", "fused", "capturable", "differentiable")
 _NOT_AGREED = {"params", "param_names", "train_mode", *_KEPT_BY_SCHEDULERS, *_WAYS_TO_COMPUTE}
 """Keys of a parameter group with values that may differ between peers. ``train_mode`` is the mode
 of a schedule-free optimizer, which the script sets."""
+_PLAIN = {float, int, bool}
 
 
 def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
@@ -112,6 +113,8 @@ def _choose(own: float, agreed: float) -> float:
 
 def _numbers(value: Any) -> list[float]:
     """Return the finite numbers in a setting."""
+    if type(value) in _PLAIN and math.isfinite(value):  # each step reads all settings twice
+        return [float(value)]
     leaves = tree_leaves(value) if isinstance(value, tuple | list) else (value,)
     return [float(leaf) for leaf in leaves if _is_number(leaf)]
 

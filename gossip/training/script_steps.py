@@ -108,8 +108,8 @@ class ScriptSteps:
         finally:
             self.advanced = run.model.steps - trained if is_further(kind) else run.step - before
             self._rounds.note_seen()
-            if self._run.applied.replicas is not None:
-                self._run.applied.replicas.warn_of_changes()
+            if run.applied.replicas is not None:
+                run.applied.replicas.warn_of_changes()
 
     def _warn_of_further_steps(self, here: bool) -> None:
         """Warn once, if ``here``, that a pass of ``peer.steps`` makes several steps of the run."""
@@ -147,10 +147,10 @@ class ScriptSteps:
         self._reference.check()  # before the first round
         if overflow:
             run.node.log_line(skipped="overflow")
-        self._rounds.batches.check_batches(stepper.good + 1)
+        rounds.batches.check_batches(stepper.good + 1)
         self._step_directly(overflow)
         if stepper.step(overflow, rounds.computing_since):
-            self._rounds.batches.skip(stepper.good)
+            rounds.batches.skip(stepper.good)
         if stepper.taken:
             rounds.computing_since = time.monotonic()
         if stepper.good == 1 and not run.model.steps:
@@ -193,11 +193,12 @@ class ScriptSteps:
 
     def _end_round(self, loss: float | None, overflow: bool, kind: int = 0) -> None:
         """Take part in the round of the step that this peer has made, or of its local steps."""
+        run = self._run
         # After this round the position of the script is the same on all peers, regardless of local
         # steps.
-        position = 2 * (self._run.rounds_made + 1) * self._run.config.steps_per_round - 1
-        if self._rounds.run(loss, self._run.stepper.load_update(overflow, kind)):
-            self._run.answers.reached(position)
+        position = 2 * (run.rounds_made + 1) * run.config.steps_per_round - 1
+        if self._rounds.run(loss, run.stepper.load_update(overflow, kind)):
+            run.answers.reached(position)
             self.end_step()
         else:
             self._rounds.drop_step()
@@ -249,14 +250,14 @@ class ScriptSteps:
 
     def end_local_step(self) -> None:
         """Record the end of a local step that is not followed by a round."""
-        node = self._run.node
-        node.applied.note_progress()
-        if self._run.exchange.is_asked_for_state():
+        run = self._run
+        run.applied.note_progress()
+        if run.exchange.is_asked_for_state():
             # A state that is sent only after the round would be too late for the next round.
-            with self._run.stepper.at_anchor():
-                node.send_snapshot()
-        self._run.answers.reached(2 * self._run.step - 1)
-        self._run.model.extra.note_step()
+            with run.stepper.at_anchor():
+                run.node.send_snapshot()
+        run.answers.reached(2 * run.step - 1)
+        run.model.extra.note_step()
         self.stop_if_asked()
         self.seed()
 

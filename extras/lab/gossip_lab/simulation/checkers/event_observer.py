@@ -160,10 +160,11 @@ class EventObserver(Observer):
         if kind in MESSAGES:
             carrier = Send if moment == "on_effect" else Received
         around = "around_event" if moment in ("on_event", "after_event") else ""
+        moments, kinds = (moment, around), {kind, carrier}
         return tuple(
             self._bind(handler, moment)
             for handler in self.handlers
-            if handler.moment in (moment, around) and not {kind, carrier}.isdisjoint(handler.kinds)
+            if handler.moment in moments and not kinds.isdisjoint(handler.kinds)
         )
 
     def _bind(self, handler: _Handler, moment: str) -> Watcher:

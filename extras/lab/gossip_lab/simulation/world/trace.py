@@ -18,21 +18,18 @@ class Trace:
         """Add a delivered event to the hash. ``said`` has the bytes of a received message, if
         messages are encoded."""
         if isinstance(event, events.Received) and said is not None:
-            facts: tuple[Any, ...] = said, event.payload
+            self._hash.update(said)
+            facts: Any = _described(event.payload)
         else:
-            facts = tuple([getattr(event, name) for name in type(event).__match_args__])
-        head = f"{now_ns} {peer} {type(event).__name__} "
-        self._hash.update(head.encode() + _described(facts))
+            facts = [_described(getattr(event, name)) for name in type(event).__match_args__]
+        self._hash.update(f"{now_ns} {peer} {type(event).__name__} {facts}".encode())
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
 
 
-def _described(value: Any) -> bytes:
-    """Return bytes for a part of an event that do not depend on memory addresses."""
-    if isinstance(value, tuple):
-        return b" ".join(map(_described, value))
+def _described(value: Any) -> Any:
+    """Return a part of an event, with a payload's bytes instead of its memory address."""
     if isinstance(value, Payload):
-        content = value.digest or bytes_of_state(value)
-        return b"%d %d %b" % (value.nbytes, value.finite, content)
-    return repr(value).encode()
+        return value.nbytes, value.finite, value.digest or bytes_of_state(value)
+    return [_described(part) for part in value] if isinstance(value, tuple) else value
