@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -63,27 +64,15 @@ def pieces_of(ranges: Ranges, pieces: int, least: int = 1) -> list[Ranges]:
     return found
 
 
+@dataclass
 class LoaderPass:
     """A pass over the loader, up to its end or to a batch of another pass.
 
     Attributes:
-        is_open: Whether the iterator of the pass still exists.
-        successor: Pass that began with the last batch of this pass, if there is one.
+        repeats: Number of batches that were yielded again, in another pass.
     """
 
-    def __init__(self) -> None:
-        self.is_open = True
-        self.successor: LoaderPass | None = None
-
-    def check_alone(self) -> None:
-        """Raise ConfigError if two iterators receive the same batches."""
-        if self.successor and self.successor.is_open:
-            raise ConfigError(
-                "two iterators read the loader of peer.shard at the same time, as in zip(loader, "
-                "loader): both have received the same batch",
-                "let __getitem__ of the data set return a pair of samples, or pair the halves of a "
-                "batch of twice the size",
-            )
+    repeats: int = 0
 
 
 class BatchTracker:
@@ -223,18 +212,26 @@ class BatchTracker:
         """Continue the pass ``resumed`` over the loader, or begin one if it is None, and return
         it. If it is not the current pass, end the current pass.
 
-        Raises: ConfigError: The previous pass was an evaluation.
+        Raises: ConfigError: The previous pass was an evaluation, or two passes read the same
+        batches.
         """
+        if resumed and resumed.repeats > 1:
+            raise ConfigError(
+                "two iterators read the loader of peer.shard at the same time, as in zip(loader, "
+                "loader) or next(iter(loader)) inside its loop: both have received the same "
+                "batches",
+                "let __getitem__ of the data set return a pair of samples, or pair the halves of a "
+                "batch of twice the size, or read the other batch from a DataLoader of its own",
+            )
         if resumed is not self._pass:
             before, self._pass = self._pass, resumed or LoaderPass()
-            if self.unused and resumed is None:
-                before.successor = self._pass
             if self.unused and self._handed_out == 1:
                 # The pass has read a single batch and has not used it. The loop receives that batch
                 # again, but only once.
                 if not self._looked_at and self._gradient() == self._before:
                     self.drop()
                     self._looked_at = True
+                    before.repeats += 1
             elif self.unused and self._handed_out > self.expected:
                 self._check_pass()
             self._handed_out, self._has_stepped, self._evaluates = 0, False, False

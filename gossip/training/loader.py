@@ -144,7 +144,6 @@ class ShardedLoader:
                     # The length of an empty slice is 0, so its batches count as no samples.
                     self._loop.hand_out(min(upto[at], total), at, batch)
                     yield batch
-                    this.check_alone()
                     this = self._batches.resume_pass(this)
                     at = self._batches.next_batch
                 if self._batches.unused:
@@ -152,7 +151,6 @@ class ShardedLoader:
                 go = self._next_round(self.steps)
             self._loop.end_pass(epoch)
         finally:
-            this.is_open = False
             self._fetcher.rest()
 
     def _is_extra(self, go: StartRoundCommand) -> bool:
