@@ -111,7 +111,7 @@ def test_a_sweep_of_runs_ends_its_processes_and_goes_on(number: signal.Signals, 
 @in_turn(1, 2)
 def test_a_run_that_hangs_is_ended_as_an_error_and_runs_again(here: Path) -> None:
     settings = SweepSettings(here / "out", quiet=True)
-    for timeout_s in (4, 16, 64):  # until its peers have started before it is ended
+    for timeout_s in (4, 8, 16, 32, 64):  # until its peers have started before it is ended
         command = RunCommand("-n 2 train.py 7", timeout_s=timeout_s)
         (error,) = run_grid(Grid.make(command, 1, 4, {}), settings, "local").errors
         assert error.startswith(
