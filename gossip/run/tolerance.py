@@ -47,7 +47,8 @@ def describe(config: RunConfig, source: str = "") -> str:
         return f"{line}. {config.peers_for_one} peers would tolerate one"
     many = f"{f} Byzantine peer{'s' if f > 1 else ''}"
     costs = f". {COSTS}" if why and rule in ROBUST else ""
-    return f"f={f}: {rule} tolerates {many} among {among}{why}{_planned(config, f)}{costs}"
+    does = "is assumed to tolerate" if ":" in rule else "tolerates"  # a rule of the user
+    return f"f={f}: {rule} {does} {many} among {among}{why}{_planned(config, f)}{costs}"
 
 
 def judges(config: RunConfig, sources: Mapping[str, str]) -> str:

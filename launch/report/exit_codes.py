@@ -76,8 +76,8 @@ CODES: dict[int, ExitCodeMeaning] = {
     ),
     130: ExitCodeMeaning(
         "stopped",
-        "Ctrl-C: every peer finishes its round and leaves; a second Ctrl-C kills. If Ctrl-C comes "
-        "after the last round, the code is 0.",
+        "Ctrl-C: every peer finishes its round and leaves; a second Ctrl-C kills. If all peers "
+        "have already finished, the code is 0.",
     ),
     143: ExitCodeMeaning(
         "stopped",

@@ -152,6 +152,11 @@ class PeerRow:
         return at >= was
 
     @property
+    def is_present(self) -> bool:
+        """Whether the peer takes part, or did so until the end of the run."""
+        return self.state != "gone" or self.asked
+
+    @property
     def doubt(self) -> str:
         """Last reported reason for suspicion; "" if there is none."""
         if not self.reasons:

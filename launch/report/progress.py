@@ -97,18 +97,18 @@ class RoundProgress:
 
     @property
     def accuracy(self) -> float | None:
-        """Lowest of the last accuracies that honest, running peers have logged, as in the
+        """Lowest of the last accuracies that honest, present peers have logged, as in the
         summary."""
         return min(self._values("accuracy"), default=None)
 
     @property
     def loss(self) -> float | None:
-        """Mean of the last losses of honest, running peers, as in the summary."""
+        """Mean of the last losses of honest, present peers, as in the summary."""
         values = self._values("loss")
         return sum(values) / len(values) if values else None
 
     def _values(self, name: str) -> list[float]:
-        rows = [row for row in self._state.rows.values() if not row.lie and row.state != "gone"]
+        rows = [row for row in self._state.rows.values() if not row.lie and row.is_present]
         return [value for row in rows if (value := getattr(row, name)) is not None]
 
     def finish(self, row: PeerRow, last: int) -> None:

@@ -44,8 +44,8 @@ SENTENCES: dict[type[Event], Sentence] = {
     events.Fork: Sentence("! peer {peer} detected a fork at round {round}", QUIET_S, "peer"),
     events.IdenticalUpdates: Sentence(
         "! the updates of {peers:named} are bit-identical since round {round}: they train on "
-        "the same batches, and count as one. Read data through peer.shard(loader), or draw it "
-        "without a seed of your own",
+        "the same batches, or collude, and count as one. Read data through peer.shard(loader), "
+        "or draw it without a seed of your own",
         EVER,
     ),
     events.Lingering: Sentence(
@@ -64,7 +64,8 @@ SENTENCES: dict[type[Event], Sentence] = {
         "subject",
     ),
     events.Paused: Sentence(
-        "|| paused at round {round}: alive are {alive}, a round needs {need} {why}", QUIET_S
+        "|| peer {peer} pauses at round {round}: alive are {alive}, a round needs {need} {why}",
+        QUIET_S,
     ),
     events.ReducedTolerance: Sentence(
         "! round {round} has {updates:update}: it tolerates f={f} Byzantine peers instead of "

@@ -122,7 +122,7 @@ def build(
     if exit_code == 0 and span.lost and span.kept == 0:
         # All peers finished, but no round had a result, for example because the rule always raises.
         exit_code = 1
-    present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
+    present = finished or [peer for peer, row in view.rows.items() if row.is_present]
     survivors = [peer for peer in present if peer not in config.plan.byzantine]
     evaluation = read_json(folder / "evaluation.json") or {}
     counted = epochs(past.true) if not elsewhere else _epochs_by_peers(view)

@@ -203,7 +203,7 @@ def test_who_leaves_its_loop_before_the_planned_end_is_told_once_for_each_round(
         event("halted", 0, 6.0, reason="stopped", exit_code=143, round=40),
         event("halted", 3, 9.0, reason="finished", exit_code=0, round=99),
     )
-    assert lines == ["~ peer 1 ended after 30 of 100 rounds"]
+    assert lines == ["~ peer 1 ended after 30 of 100 steps"]
 
 
 def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
@@ -281,6 +281,8 @@ def test_accuracy_is_that_of_honest_peers() -> None:
         ),
     )
     assert view.progress.accuracy == 0.8, "the lowest, as in the summary"
+    told(view, *(event("exited", peer, 2.0, signal=2, stopping=peer != 0) for peer in range(3)))
+    assert view.progress.accuracy == 0.9, "a stopped peer keeps it, one that died does not"
 
 
 def test_the_batch_policy_is_told_at_the_start_and_when_the_roster_changes_size() -> None:

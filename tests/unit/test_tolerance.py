@@ -96,9 +96,11 @@ def test_a_run_with_the_default_f_bears_the_loss_of_a_peer(rule: str, peers: int
 
 
 def test_where_f_comes_from_is_not_said_where_nobody_knows() -> None:
-    """As in a summary, which is made from the files of the run."""
-    line = tolerance.describe(settled(peers=3, f=1).config)
+    config = settled(peers=3, f=1).config
+    line = tolerance.describe(config)
     assert line == "f=1: suspicion tolerates 1 Byzantine peer among 3 peers"
+    line = tolerance.describe(config.model_copy(update={"aggregator": "mine.py:rule"}))
+    assert line == "f=1: mine.py:rule is assumed to tolerate 1 Byzantine peer among 3 peers"
 
 
 @pytest.mark.parametrize(
