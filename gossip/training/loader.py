@@ -54,7 +54,6 @@ class ShardedLoader:
 
     Attributes:
         dataset: The data set that was given.
-        batch_size: Samples per batch.
         samples_total: Samples in an epoch, over all peers.
         ahead: Batches after the next one that the workers prefetch.
         report: How often the samples of the last completed epoch were used, over all peers. None
@@ -76,7 +75,7 @@ class ShardedLoader:
         assert loader.batch_size is not None
         dataset: Any = loader.dataset
         self.dataset = dataset
-        self.batch_size = loader.batch_size
+        self._batch_size = loader.batch_size
         self._loop, self._batches = loop, loop.rounds.batches
         self._seed, self._accumulate = seed, accumulate
         self._collate = loader.collate_fn
@@ -102,6 +101,11 @@ class ShardedLoader:
         Raises: ConfigError: There is no such order, or the data set has no labels for it.
         """
         self._kind, self._labels = kind, labels_for(kind, self.dataset)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per batch, which never changes."""
+        return self._batch_size
 
     def __len__(self) -> int:
         """Return the number of batches per epoch, which never changes."""

@@ -62,7 +62,7 @@ class TrainingLoop:
             return None
         self.rounds.batches.reading = go
         run.membership.notify()
-        self.steps.begin_computing()
+        self.steps.begin_computing("step")
         return None if run.is_out_of_rounds else go
 
     def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
@@ -111,7 +111,7 @@ class TrainingLoop:
             while (step := run.step) < total and not run.is_over:
                 self.run.answers.reached(2 * step)
                 run.membership.notify()
-                self.steps.seed()  # so that earlier random numbers have no effect
+                self.steps.seed("step")  # so that earlier random numbers have no effect
                 self.steps.begin_pass()
                 yield step
                 self.steps.coordinator.check_gathered()

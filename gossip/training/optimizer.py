@@ -101,6 +101,9 @@ def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
     return True
 
 
+FREEZE = "add all groups first; after prepare freeze those that are not trained yet"
+
+
 class StepCoordinator:
     """Steps of the prepared optimizers. By default each optimizer exchanges its gradients in its
     own round.
@@ -128,6 +131,7 @@ class StepCoordinator:
         self._together = together and len(optimizers) > 1
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
         self._all = frozenset(range(len(optimizers)))
+        self._owned = [{*map(id, parameters_of(each))} for each in optimizers]
         self.stepped: frozenset[int] = frozenset()
         # Gradients of an optimizer when its step was requested, until the step is made; the key is
         # the optimizer's number.
@@ -187,6 +191,10 @@ class StepCoordinator:
         """Exchange the gradients of optimizer ``at``, either now or later together with those of
         others."""
         optimizer = self._optimizers[at]
+        if {*map(id, parameters_of(optimizer))} != self._owned[at]:
+            raise UnsupportedModel(
+                "the parameters are fixed by prepare: param_groups has others now", FREEZE
+            )
         overflow = _unscale(optimizer)
         in_backward = torch._C._current_graph_task_id() >= 0
         if not (in_backward or self._together):
@@ -372,8 +380,7 @@ def _replace(
 
     def add_param_group(self: torch.optim.Optimizer, group: dict[str, Any]) -> None:
         raise UnsupportedModel(
-            "the parameters are fixed by prepare: add_param_group was called after it",
-            "add all groups first; after prepare freeze those that are not trained yet",
+            "the parameters are fixed by prepare: add_param_group was called after it", FREEZE
         )
 
     # A scheduler wraps ``step`` to record calls, and marks it as wrapped. Keep the mark of an

@@ -61,7 +61,7 @@ class ScriptSteps:
     are_begun: bool = False
     advanced: int = 0
     _has_warned: bool = False
-    _seeded: tuple[int, int] = -1, 0  # Step of the last seeding of the generators, and the seed.
+    _seeded: tuple[object, int] = None, 0  # Last seeding of the generators, and the seed.
     _have_stepped: frozenset[int] = frozenset()  # Optimizers that stepped on the last batch.
     # Functions of ``each_step``, and the optimizers that they follow; None: the run's steps.
     _functions: tuple[tuple[Callable[[], object], int | None], ...] = ()
@@ -285,21 +285,22 @@ class ScriptSteps:
             self._rounds.drain()
             self._run.termination.stop()
 
-    def begin_computing(self) -> None:
-        """Record that the script begins to compute its next update."""
-        self.seed()
+    def begin_computing(self, moment: str = "after step") -> None:
+        """Record that the script begins to compute its next update. ``moment``: as in ``seed``."""
+        self.seed(moment)
         self._rounds.computing_since = time.monotonic()
 
-    def seed(self) -> None:
-        """Seed the generators for the next step. The seed depends only on the run, the peer and the
-        step, so a resumed run gets the same random numbers. A script that was started alone gets
-        the random numbers that it gets without gossip."""
+    def seed(self, moment: str = "after step") -> None:
+        """Seed the generators, with the same seed in a resumed run, but not in a script that was
+        started alone. ``moment``: "step" if the script begins a batch, "after step" if it may draw
+        further numbers, such as noise for another optimizer, which then differ from those of the
+        next batch."""
         run = self._run
         if run.config.name == ALONE:
             return
-        step = run.step
-        if step != self._seeded[0]:  # the same step keeps its seed
-            self._seeded = step, draw("step", run.config.seed, run.peer, step)
+        at = moment, run.config.seed, run.peer, run.step
+        if at != self._seeded[0]:  # the same step keeps its seed
+            self._seeded = at, draw(*at)
         seed_generators(self._seeded[1])
 
     # --- functions that follow steps --------------------------------------------------------------

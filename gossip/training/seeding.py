@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
@@ -23,7 +23,9 @@ def seed_generators(seed: int, devices: bool = True) -> None:
 
 
 @contextmanager
-def seeded_generators(seed: int, devices: Sequence[int] | None = None) -> Iterator[None]:
+def seeded_generators(
+    seed: int, devices: Sequence[int | torch.device] | None = None
+) -> Iterator[None]:
     """Seed the generators of torch, numpy and Python for the ``with`` block. Restore them
     afterwards. ``devices``: GPUs with generators to restore; None means all."""
     of_numpy, of_python = np.random.get_state(), random.getstate()
@@ -31,21 +33,16 @@ def seeded_generators(seed: int, devices: Sequence[int] | None = None) -> Iterat
         devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     with torch.random.fork_rng(list(devices)):
         try:
-            seed_generators(seed, devices=bool(devices))
+            seed_generators(seed, devices=False)
+            for each in devices:
+                with torch.cuda.device(each):
+                    torch.cuda.manual_seed(seed % 2**63)
             yield
         finally:
             np.random.set_state(of_numpy)
             random.setstate(of_python)
 
 
-@contextmanager
-def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators on the CPU and on ``device`` for the ``with`` block. Restore them
-    afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.default_generator.manual_seed(seed % 2**63)
-        for each in devices:
-            with torch.cuda.device(each):
-                torch.cuda.manual_seed(seed % 2**63)
-        yield
+def drawing_from(seed: int, device: torch.device) -> AbstractContextManager[None]:
+    """Return a context manager as ``seeded_generators`` does, for the CPU and ``device``."""
+    return seeded_generators(seed, [device] if device.type == "cuda" else ())

@@ -371,7 +371,7 @@ class Session(LoopCalls, CollectiveCalls):
         Use it for work that follows a step: a moving average of the weights (EMA), a clamp, a
         target network, a manual decay, a counter. A late peer applies steps without running the
         body of the loop for them; ``function`` also runs for those steps. It runs without autograd,
-        and torch's random numbers inside it are the same on all peers. It must not call methods of
+        and random numbers inside it are the same on all peers. It must not call methods of
         this peer that exchange data. Inside it, ``peer.step`` is the number of steps that the
         parameters contain. Pass objects with a state, such as an average, also to ``keep``, so that
         a returning peer receives them.

@@ -357,6 +357,9 @@ def test_parameters_are_fixed_once_they_are_exchanged():
     with prepared_swarm(echo) as (swarm, model, optimizer):
         with pytest.raises(UnsupportedModel, match="add_param_group"):
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+        optimizer.param_groups[0]["params"].append(torch.nn.Parameter(torch.zeros(1)))
+        with pytest.raises(UnsupportedModel, match="param_groups"):
+            optimizer.step()
         with pytest.raises(ConfigError, match="prepare was called twice"):
             swarm.session.prepare(model, optimizer)
 

@@ -393,6 +393,23 @@ def test_an_iterator_that_is_made_anew_where_it_ends_is_no_such_pass() -> None:
         assert peer.step >= 12
 
 
+def test_numbers_that_are_drawn_after_a_step_are_not_drawn_for_the_next_batch() -> None:
+    """Such as the noise of a GAN's second optimizer."""
+    with training(Dealer(2)) as (peer, loader, model, optimizer):
+        drawn = []
+        for _ in peer.epochs(1):
+            for _ in loader:
+                drawn.append(float(torch.rand(1)))
+                step(model, optimizer, 0)
+                drawn.append(float(torch.rand(1)))
+    assert len(set(drawn)) == len(drawn) == 2 * STEPS
+
+
+def test_the_batch_size_stays() -> None:
+    with training(Dealer(1)) as (_, loader, *_), pytest.raises(AttributeError, match="batch_size"):
+        loader.batch_size = 2
+
+
 def test_a_look_at_the_first_batch_costs_no_step() -> None:
     dealer = Dealer(2)
     with training(dealer) as (peer, loader, model, optimizer):

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gossip.errors import ConfigError
-from gossip.training import seeded_generators
+from gossip.training import drawing_from, seeded_generators
 from gossip_pipelines.starts import (
     INITS,
     Claim,
@@ -61,8 +61,8 @@ def test_building_leaves_the_generators_as_they_were() -> None:
 
 def test_all_three_generators_follow_from_the_seed() -> None:
     drawn = []
-    for _ in range(2):
-        with seeded_generators(5):
+    for generators in (seeded_generators(5), drawing_from(5, torch.device("cpu"))):
+        with generators:
             drawn.append((float(torch.rand(())), np.random.rand(), random.random()))
     assert drawn[0] == drawn[1]
 

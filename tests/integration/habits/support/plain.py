@@ -93,7 +93,7 @@ class PlainPeer:
     def steps(self, total: int, **_: Any) -> Iterator[int]:
         while self.step < total:
             step = self.step
-            self._draw()
+            self._draw("step")
             yield step
             if self.step == step:
                 self._pass_step()
@@ -102,7 +102,7 @@ class PlainPeer:
         if not isinstance(self._loader, ShardedLoader):
             yield from range(total)
             return
-        self._draw()
+        self._draw("step")
         while (epoch := self._cursor.epoch) < total:
             yield epoch
             while self._cursor.epoch == epoch:
@@ -213,9 +213,9 @@ class PlainPeer:
     def _parameters(self, at: int) -> list[Tensor]:
         return [p for group in self._optimizers[at].param_groups for p in group["params"]]
 
-    def _draw(self) -> None:
+    def _draw(self, moment: str = "after step") -> None:
         if self.count > 1:
-            seed_generators(draw("step", SEED, self.id, self.step))
+            seed_generators(draw(moment, SEED, self.id, self.step))
 
     # --- what the product's loader calls ----------------------------------------------------------
 
@@ -229,7 +229,7 @@ class PlainPeer:
     def next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
         if self._stepped:
             self._end_step(True)
-        self._draw()
+        self._draw("step")
         ranges = self._cursor.assign(range(self.count))[self.id]
         return StartRoundCommand(
             self.step, 0, True, self._cursor.epoch, ranges, False, self.count, self.count, self.id
