@@ -218,8 +218,8 @@ def words_of_docs() -> int:
 
 
 BUDGETS = {
-    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 790_140, 700_000),
-    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 516_920, 450_000),
+    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 790_160, 700_000),
+    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 516_940, 450_000),
     "docstrings without a subject, %": Budget(docstrings_without_a_subject, 0.1, 1),
     "uses of functions that say, tell, hear, look, take or give": Budget(vague_verbs, 65, 100),
     "classes with more than 25 attributes": Budget(classes_with_many_attributes, 4, 3),

@@ -85,6 +85,8 @@ def _load(run: PeerRun, folder: Path, step: int | None) -> None:
     for line in damaged if run.peer == 0 else ():
         run.notify(f"skipped: {line}")
     if found is None:
+        if run.peer == run.incarnation == 0:
+            run.notify(f"no checkpoint in {folder}: the run starts from the beginning")
         return
     files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
     check_rounds(found, config)

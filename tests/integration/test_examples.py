@@ -99,6 +99,7 @@ def test_the_script_of_ddp_goes_on_as_one_of_gossip_after_a_kill(tmp_path: Path)
     first = gossip(tmp_path, *command, "first", *script)
     again = gossip(tmp_path, *command, "again", *script)
 
+    assert "the run starts from the beginning" in first.stdout + first.stderr
     seen = accuracies(first.stdout + first.stderr)
     assert len(seen) == 2, "one peer says the mean of all"
     summary = json.loads((tmp_path / "first" / "summary.json").read_text())
