@@ -17,9 +17,9 @@ PYTEST_ARGS ?=
 # nproc reads OMP_NUM_THREADS as the number of processors, and newer versions of make pass it the value
 # that is exported below.
 JOBS ?= $(shell env -u OMP_NUM_THREADS nproc)
-# Processes for tests that each start a swarm: these wait half of the time, so three of them use two
+# Processes for tests that each start a swarm: these wait half of the time, so two of them use two
 # processors.
-SWARMS ?= $(shell echo $$(( $(JOBS) < 6 ? 3 : $(JOBS) / 2 )))
+SWARMS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : $(JOBS) / 2 )))
 # Debian packages that the tests of `make test-hosts` need.
 HOSTS_NEED := openssh-server openssh-client iproute2 nftables util-linux slurm-wlm munge
 # Unit tests that start no process and load neither a trainer nor a launcher.
