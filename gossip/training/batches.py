@@ -69,10 +69,21 @@ class LoaderPass:
     """A pass over the loader, up to its end or to a batch of another pass.
 
     Attributes:
-        repeats: Number of batches that were yielded again, in another pass.
+        repeats: Number of batches in succession that were yielded again, in another pass.
     """
 
     repeats: int = 0
+
+    def check_alone(self) -> None:
+        """Raise ConfigError if two passes read the same batches."""
+        if self.repeats > 1:
+            raise ConfigError(
+                "two iterators read the loader of peer.shard at the same time, as in zip(loader, "
+                "loader) or next(iter(loader)) inside its loop: both have received the same "
+                "batches",
+                "let __getitem__ of the data set return a pair of samples, or pair the halves of a "
+                "batch of twice the size, or read the other batch from a DataLoader of its own",
+            )
 
 
 class BatchTracker:
@@ -212,17 +223,8 @@ class BatchTracker:
         """Continue the pass ``resumed`` over the loader, or begin one if it is None, and return
         it. If it is not the current pass, end the current pass.
 
-        Raises: ConfigError: The previous pass was an evaluation, or two passes read the same
-        batches.
+        Raises: ConfigError: The previous pass was an evaluation.
         """
-        if resumed and resumed.repeats > 1:
-            raise ConfigError(
-                "two iterators read the loader of peer.shard at the same time, as in zip(loader, "
-                "loader) or next(iter(loader)) inside its loop: both have received the same "
-                "batches",
-                "let __getitem__ of the data set return a pair of samples, or pair the halves of a "
-                "batch of twice the size, or read the other batch from a DataLoader of its own",
-            )
         if resumed is not self._pass:
             before, self._pass = self._pass, resumed or LoaderPass()
             if self.unused and self._handed_out == 1:
@@ -235,6 +237,8 @@ class BatchTracker:
             elif self.unused and self._handed_out > self.expected:
                 self._check_pass()
             self._handed_out, self._has_stepped, self._evaluates = 0, False, False
+        else:
+            self._pass.repeats = 0
         return self._pass
 
     def end_pass(self) -> None:

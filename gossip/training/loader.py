@@ -148,6 +148,7 @@ class ShardedLoader:
                     # The length of an empty slice is 0, so its batches count as no samples.
                     self._loop.hand_out(min(upto[at], total), at, batch)
                     yield batch
+                    this.check_alone()
                     this = self._batches.resume_pass(this)
                     at = self._batches.next_batch
                 if self._batches.unused:

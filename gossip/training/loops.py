@@ -87,6 +87,7 @@ class TrainingLoop:
         if epoch is not None:
             self.run.answers.reached(after_epoch(epoch))
         self.rounds.batches.end_pass()
+        self.steps.seed("after epoch")
 
     # --- steps and epochs -------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ class TrainingLoop:
             while (step := run.step) < total and not run.is_over:
                 self.run.answers.reached(2 * step)
                 run.membership.notify()
-                self.steps.seed("step")  # so that earlier random numbers have no effect
+                self.steps.seed("pass")  # so that earlier random numbers have no effect
                 self.steps.begin_pass()
                 yield step
                 self.steps.coordinator.check_gathered()
@@ -161,6 +162,7 @@ class TrainingLoop:
                 self.run.answers.reached(before_epoch(go.epoch))
                 run.epoch = epoch = go.epoch
                 self.run.model.extra.begin_epoch(epoch)
+                self.steps.seed("epoch")
                 yield epoch
                 while (go := self.next_round()) is not None and go.epoch == epoch:
                     self.steps.pass_round()

@@ -101,7 +101,9 @@ def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
     return True
 
 
-FREEZE = "add all groups first; after prepare freeze those that are not trained yet"
+FREEZE = (
+    "add all groups first; after prepare freeze those that are not trained by requires_grad_(False)"
+)
 
 
 class StepCoordinator:
@@ -193,7 +195,7 @@ class StepCoordinator:
         optimizer = self._optimizers[at]
         if {*map(id, parameters_of(optimizer))} != self._owned[at]:
             raise UnsupportedModel(
-                "the parameters are fixed by prepare: param_groups has others now", FREEZE
+                "the parameters are fixed by prepare: param_groups has other ones now", FREEZE
             )
         overflow = _unscale(optimizer)
         in_backward = torch._C._current_graph_task_id() >= 0

@@ -292,9 +292,9 @@ class ScriptSteps:
 
     def seed(self, moment: str = "after step") -> None:
         """Seed the generators, with the same seed in a resumed run, but not in a script that was
-        started alone. ``moment``: "step" if the script begins a batch, "after step" if it may draw
-        further numbers, such as noise for another optimizer, which then differ from those of the
-        next batch."""
+        started alone. ``moment``: position of the script, such as "step" at a batch and
+        "after step" after it. The numbers that it draws at two positions differ, such as the noise
+        of two optimizers."""
         run = self._run
         if run.config.name == ALONE:
             return

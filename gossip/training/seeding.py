@@ -29,12 +29,13 @@ def seeded_generators(
     """Seed the generators of torch, numpy and Python for the ``with`` block. Restore them
     afterwards. ``devices``: GPUs with generators to restore; None means all."""
     of_numpy, of_python = np.random.get_state(), random.getstate()
-    if devices is None:
-        devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    with torch.random.fork_rng(list(devices)):
+    forked = devices
+    if forked is None:
+        forked = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    with torch.random.fork_rng(list(forked)):
         try:
-            seed_generators(seed, devices=False)
-            for each in devices:
+            seed_generators(seed, devices=devices is None)
+            for each in devices or ():
                 with torch.cuda.device(each):
                     torch.cuda.manual_seed(seed % 2**63)
             yield

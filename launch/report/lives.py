@@ -231,7 +231,7 @@ class Lives:
         if not early or row.step in self._early_ends:
             return []
         self._early_ends.add(row.step)
-        return [f"~ peer {row.peer} ended after {row.step} of {steps} steps"]
+        return [f"~ peer {row.peer} ended after {row.step} of {steps} rounds"]
 
     def _on_exited(self, event: events.Exited, row: PeerRow) -> list[str]:
         """Record the end of a peer's process, as its launcher reports it: exit code or signal, and

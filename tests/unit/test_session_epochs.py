@@ -397,12 +397,14 @@ def test_numbers_that_are_drawn_after_a_step_are_not_drawn_for_the_next_batch() 
     """Such as the noise of a GAN's second optimizer."""
     with training(Dealer(2)) as (peer, loader, model, optimizer):
         drawn = []
-        for _ in peer.epochs(1):
+        for _ in peer.epochs(2):
+            drawn.append(float(torch.rand(1)))
             for _ in loader:
                 drawn.append(float(torch.rand(1)))
                 step(model, optimizer, 0)
                 drawn.append(float(torch.rand(1)))
-    assert len(set(drawn)) == len(drawn) == 2 * STEPS
+            drawn.append(float(torch.rand(1)))
+    assert len(set(drawn)) == len(drawn) == 4 + 4 * STEPS
 
 
 def test_the_batch_size_stays() -> None:

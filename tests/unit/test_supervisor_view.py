@@ -203,7 +203,7 @@ def test_who_leaves_its_loop_before_the_planned_end_is_told_once_for_each_round(
         event("halted", 0, 6.0, reason="stopped", exit_code=143, round=40),
         event("halted", 3, 9.0, reason="finished", exit_code=0, round=99),
     )
-    assert lines == ["~ peer 1 ended after 30 of 100 steps"]
+    assert lines == ["~ peer 1 ended after 30 of 100 rounds"]
 
 
 def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:

@@ -93,7 +93,7 @@ class PlainPeer:
     def steps(self, total: int, **_: Any) -> Iterator[int]:
         while self.step < total:
             step = self.step
-            self._draw("step")
+            self._draw("pass")
             yield step
             if self.step == step:
                 self._pass_step()
@@ -102,8 +102,8 @@ class PlainPeer:
         if not isinstance(self._loader, ShardedLoader):
             yield from range(total)
             return
-        self._draw("step")
         while (epoch := self._cursor.epoch) < total:
+            self._draw("epoch")
             yield epoch
             while self._cursor.epoch == epoch:
                 self._pass_step()  # what ``break`` leaves is read in the next epoch
@@ -236,7 +236,7 @@ class PlainPeer:
         )
 
     def end_pass(self, epoch: int | None = None) -> None:
-        pass
+        self._draw("after epoch")
 
     def pass_round(self, skipped: bool = False) -> None:
         self._pass_step(skipped)
