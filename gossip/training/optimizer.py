@@ -101,6 +101,43 @@ def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
     return True
 
 
+class _UnknownLoss(Tensor):
+    """Loss that an optimizer receives if it calls the closure within its step. Each peer has
+    another loss, so computing with it raises UnsupportedModel."""
+
+    @classmethod
+    def __torch_function__(cls, *_: object, **__: object) -> Any:
+        raise UnsupportedModel(
+            "the optimizer computes with the loss of step(closure), which differs between peers",
+            "use an optimizer that computes with gradients only",
+        )
+
+
+def _closure_of(optimizer: torch.optim.Optimizer) -> Callable[..., Tensor]:
+    """Return a closure for the step with the aggregate. It keeps the gradients, so it raises
+    UnsupportedModel if the weights have changed: the optimizer needs other gradients (SAM)."""
+    values = _values_of(optimizer)
+
+    def keep_gradients(*_: object, **__: object) -> Tensor:
+        if not _are_unchanged(values):
+            raise UnsupportedModel(
+                f"{type(optimizer).__name__} changes the weights, then calls its closure again",
+                "use an optimizer that needs one gradient for a step; SAM works if it steps an "
+                "inner optimizer",
+            )
+        return torch.empty(()).as_subclass(_UnknownLoss)
+
+    return keep_gradients
+
+
+def _values_of(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
+    return [(p, p.detach().clone()) for p in parameters_of(optimizer)]
+
+
+def _are_unchanged(values: Sequence[tuple[Tensor, Tensor]]) -> bool:
+    return all(torch.equal(parameter.detach(), before) for parameter, before in values)
+
+
 FREEZE = (
     "add all groups first; after prepare freeze those that are not trained by requires_grad_(False)"
 )
@@ -132,6 +169,8 @@ class StepCoordinator:
         self._given = given if isinstance(given, Sequence) else [given]
         self._together = together and len(optimizers) > 1
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
+        # Numbers of the optimizers, other than those of torch, whose script passes a closure.
+        self._closures: set[int] = set()
         self._all = frozenset(range(len(optimizers)))
         self._owned = [{*map(id, parameters_of(each))} for each in optimizers]
         self.stepped: frozenset[int] = frozenset()
@@ -159,8 +198,10 @@ class StepCoordinator:
             )
         self.stepped = with_gradients
         for at in sorted(with_gradients):
-            with in_train_mode(self._optimizers[at]):
-                self._inner[at]()
+            optimizer = self._optimizers[at]
+            closures = [_closure_of(optimizer)] if at in self._closures else []
+            with in_train_mode(optimizer):
+                self._inner[at](*closures)
 
     def find(self, optimizer: object) -> int:
         """Return the number of a prepared optimizer. Raises ConfigError: The optimizer is not
@@ -197,6 +238,8 @@ class StepCoordinator:
             raise UnsupportedModel(
                 "the parameters are fixed by prepare: param_groups has other ones now", FREEZE
             )
+        if loss is not None and not type(optimizer).__module__.startswith("torch.optim"):
+            self._closures.add(at)
         overflow = _unscale(optimizer)
         in_backward = torch._C._current_graph_task_id() >= 0
         if not (in_backward or self._together):
@@ -216,7 +259,7 @@ class StepCoordinator:
         self._overflow |= overflow
         own = parameters_of(optimizer)
         self._gathered[at] = [None if p.grad is None else p.grad.detach().clone() for p in own]
-        self._values += [(p, p.detach().clone()) for p in own]
+        self._values += _values_of(optimizer)
         if self._together and len(self._gathered) == len(self._optimizers):
             self._step_gathered()
 
@@ -237,7 +280,7 @@ class StepCoordinator:
         gathered, values = self._gathered, self._values
         overflow, loss = self._overflow, self._loss
         self._drop_gathered()
-        if not all(torch.equal(parameter.detach(), before) for parameter, before in values):
+        if not _are_unchanged(values):
             raise ConfigError(
                 "weights were changed after optimizer.step() but before the step was made: gossip "
                 "makes the steps of one backward pass, or of optimizers that step together, at the "
@@ -357,7 +400,7 @@ def version_of(tensor: Tensor) -> int:
 
 def _replace(
     optimizer: torch.optim.Optimizer, at: int, steps: StepCoordinator
-) -> Callable[[], object]:
+) -> Callable[..., object]:
     """Make ``optimizer.step()`` call ``steps.request_step``. Return the original step."""
     inner = optimizer.step
 

@@ -286,6 +286,41 @@ def test_a_closure_is_evaluated_once_and_its_loss_returned():
         ).loss == pytest.approx(float(loss.detach()))
 
 
+class CallsClosure(torch.optim.Optimizer):
+    def step(self, closure=None):
+        if closure is None:
+            return
+        loss, parameters = closure(), [p for g in self.param_groups for p in g["params"]]
+        lr = loss.item() if self.defaults["uses"] == "loss" else 0.1
+        for p in parameters:
+            p.data.add_(p.grad, alpha=-lr)
+        if self.defaults["uses"] == "gradients":
+            closure()
+
+
+@pytest.mark.parametrize(
+    ("uses", "refusal"),
+    [("", ""), ("loss", "computes with the loss"), ("gradients", "calls its closure again")],
+)
+def test_a_closure_within_the_step_gives_neither_a_loss_nor_new_gradients(uses, refusal):
+    model, twin = small_model()[0], small_model()[0]
+    optimizer = CallsClosure(model.parameters(), {"uses": uses})
+    with FakeNodeSwarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+
+        def closure():
+            backward(model, 0)
+            return torch.tensor(1.0)
+
+        if refusal:
+            with pytest.raises(UnsupportedModel, match=refusal):
+                optimizer.step(closure)
+        else:
+            optimizer.step(closure)
+            step(twin, torch.optim.SGD(twin.parameters(), 0.1), 0)
+            assert same_bits(model, twin)
+
+
 def test_a_trainer_that_waits_for_a_slow_round_is_not_stalled(monkeypatch):
     from gossip.training import serving
 
