@@ -687,6 +687,7 @@ class Restore:
     round_id: int
     payload: Payload
     settings: bool = True
+    collectives: int = 0  # Number of earlier rounds that made no step.
 
 
 @record

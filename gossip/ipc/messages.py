@@ -312,6 +312,7 @@ class RestoreCommand:
     round_id: int
     nbytes: int
     settings: bool = True
+    collectives: int = 0  # Number of earlier rounds that made no step.
 
 
 @record

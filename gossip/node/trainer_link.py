@@ -157,10 +157,9 @@ class TrainerLink:
         match effect:
             case events.Apply():
                 self._outbox.add_round(effect)
-            case events.Restore(round_id, payload, settings):
-                self._outbox.add_payload(
-                    control.RestoreCommand(round_id, payload.nbytes, settings), payload
-                )
+            case events.Restore(round_id, payload, settings, collectives):
+                command = control.RestoreCommand(round_id, payload.nbytes, settings, collectives)
+                self._outbox.add_payload(command, payload)
             case events.RebuildState(round_id, beside, is_last):
                 for stage, payload in beside:
                     self._outbox.add_payload(control.BesideCommand(stage, payload.nbytes), payload)

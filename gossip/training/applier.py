@@ -36,6 +36,7 @@ class Applier:
         lost: Number of rounds that should have stepped the optimizer but changed nothing.
         restores: Number of times that a state of other peers has replaced the local state.
         restored_at: Round of the last restored state; -1 means none.
+        state_step: Step that follows the last restored state; 0 if no state was restored.
         answered: Number of the last round that made a step of the current kind.
         offered_at: Time at which this peer last offered an update to a round; infinite if it has
             offered none since its parameters were replaced.
@@ -51,6 +52,7 @@ class Applier:
         self.on_collected: Callable[[Sequence[tuple[int, bytes]]], None] = lambda given: None
         self.round_id = self.collectives = self.lost = self.restores = self.snapshots_due = 0
         self.restored_at = self.answered = -1
+        self.state_step = 0
         self.offered_at = math.inf
         self._offered = -1  # Round of the last offer.
         self._kind = 0  # Kind of the current or last step; 0 means any.
@@ -64,18 +66,13 @@ class Applier:
         and steps of further optimizers."""
         return self.round_id - self.collectives
 
-    @property
-    def state_step(self) -> int:
-        """Step that follows the last restored state; 0 if no state was restored."""
-        return max(0, self.restored_at - self.collectives)
-
     # --- position ---------------------------------------------------------------------------------
 
     def start_at(self, step: int, round_id: int) -> None:
         """Record that the model was loaded from the checkpoint of ``step``, and that ``round_id``
         is next."""
         self.round_id = self.restored_at = round_id
-        self.collectives = round_id - step
+        self.collectives, self.state_step = round_id - step, step
 
     def begin_round(self, round_id: int, collectives: int) -> None:
         """Record the round for which this peer computes next."""
@@ -169,6 +166,7 @@ class Applier:
             error = clip(str(failure))
             logger.warning("cannot take over the swarm's state: %s", failure)
         else:
+            self.collectives = message.collectives
             self.note_loaded(message.round_id, message.round_id)
         self._link.queue(events.Restored(message.round_id, error))
         return not error
@@ -182,6 +180,7 @@ class Applier:
             self.replicas.note_replaced()
         self.offered_at = math.inf
         self.round_id, self.restored_at = round_id, restored_at
+        self.state_step = restored_at - self.collectives
         self.answered = max(self.answered, round_id - 1)
         self.note_progress()
 

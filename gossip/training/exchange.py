@@ -129,6 +129,7 @@ class Exchange:
         self._brief = self._lasted_s < BRIEF_S
         self._applied.begin_step(steps.kind)
         go = self.wait_go()
+        self._model.extra.load_objects()  # a state that has just arrived; it is compared below
         self._model.exchanged = ()
         with self._applied.stepping(samples > 0):
             if samples:

@@ -78,22 +78,25 @@ class ExtraState:
         answers = self._run.answers.state()
         return {**state, ANSWERS: answers} if answers else state
 
-    def before_round(self) -> dict[str, Any]:
-        """Return a copy of the extra state before the round of the next update."""
-        return copy.deepcopy(self._at_anchor())
+    def before_round(self, step: int) -> dict[str, Any]:
+        """Return a copy of the extra state before the round of the next update. ``step``: as in
+        ``latest``."""
+        return copy.deepcopy(self._at_anchor(step))
 
-    def _at_anchor(self) -> dict[str, Any]:
+    def _at_anchor(self, step: int | None = None) -> dict[str, Any]:
         state = self._run.stepper.anchor_extra
-        return self.latest() if state is None else state
+        return self.latest(step) if state is None else state
 
-    def latest(self) -> dict[str, Any]:
-        """Return the present state of the script."""
+    def latest(self, step: int | None = None) -> dict[str, Any]:
+        """Return the present state of the script. ``step``: number of the script's next step; by
+        default the number of the run's next step."""
         run, stage = self._run, self._node.stage
         parts = {
             ANSWERS: run.answers.state(),
             NORMS: stage and stage.norms.state(),
             LOST: run.applied.lost,
-            LOCAL_STATE: self._is_ahead and settings_of(self.optimizer, run.step),
+            LOCAL_STATE: self._is_ahead
+            and settings_of(self.optimizer, run.step if step is None else step),
         }
         return {
             **{name: part for name, part in parts.items() if part},

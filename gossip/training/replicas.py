@@ -242,7 +242,9 @@ class ReplicaCheck:
             self._report(found)
             return
         tensors = self.tensors()
-        differing = {name: tensors[name].clone() for name in found.names if name in tensors}
+        # Kept objects load their new state only later.
+        known = [name for name in found.names if name in tensors and not _are_kept([name])]
+        differing = {name: tensors[name].clone() for name in known}
         self._diverged = found, differing
 
     def note_replaced(self) -> None:
@@ -251,7 +253,8 @@ class ReplicaCheck:
         diverged, self._diverged = self._diverged, None
         if diverged is not None:
             found, before = diverged
-            self._report(found, largest_difference(before, self.tensors()), replaced=True)
+            largest = largest_difference(before, self.tensors()) if before else -1.0
+            self._report(found, largest, replaced=True)
 
     def _report(
         self,

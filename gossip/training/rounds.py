@@ -115,12 +115,12 @@ class ScriptRounds:
         during this round can be offered to the next round. The update can be offered if its
         parameters lack at most one round, and its samples are those of this peer in the next
         round."""
-        exchange = self._exchange
-        before, restores = self._extra.before_round(), self._run.applied.restores
+        exchange, step, restores = self._exchange, self._run.step, self._run.applied.restores
         in_turn = exchange.settle()
         go = exchange.wait_go()
         replaced = self._run.applied.restores != restores
-        self._extra.in_flight = {} if replaced else before
+        # These rounds have called the functions of ``each_step``, but have stepped no scheduler.
+        self._extra.in_flight = {} if replaced else self._extra.before_round(step)
         if replaced or not in_turn:
             return False
         return not go.sharded or self.batches.belong_to(go)

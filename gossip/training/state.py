@@ -25,6 +25,7 @@ import struct
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, BinaryIO, TypeAlias
 
 import safetensors
@@ -181,6 +182,7 @@ def plan_state(
     optimizer: torch.optim.Optimizer,
     extra: Mapping[str, Any],
     trained: Sequence[Tensor] | None = None,
+    kept: Mapping[str, Any] = MappingProxyType({}),
 ) -> StateBundle:
     """Return the bundle for a joining peer. It has the model's parameters and persistent buffers,
     the optimizer's state, and ``extra``.
@@ -188,6 +190,7 @@ def plan_state(
     Args:
         extra: Extra state: tensors, numbers, strings, None, or lists, tuples and dicts of them.
         trained: Parameters that rounds change; None means all.
+        kept: Objects with states in ``extra``. Buffers of modules may differ between peers.
     Raises: UnsupportedModel: A value has another type. The message names its place.
     """
     of_optimizer, names = optimizer_document(optimizer), names_of(model, optimizer)
@@ -195,12 +198,26 @@ def plan_state(
     parameters, own = model_document(model)
     base = _select_base(parameters, trained)
     moved = {name: each for name, each in parameters.items() if name not in base}
+    equal, buffers = dict(extra), {}
+    for name, thing in kept.items():
+        if isinstance(thing, torch.nn.Module) and name in equal:
+            places, state = _buffer_places(thing), dict(equal[name])
+            buffers[name] = {key: state.pop(key) for key in tuple(state) if key in places}
+            equal[name] = state
     return StateBundle(
         base=StateFile({"model": base}),
         state=StateFile({"model": moved, **of_optimizer}, names),
-        settings=StateFile({"groups": groups, "extra": dict(extra)}),
-        own=StateFile({"model": own}),
+        settings=StateFile({"groups": groups, "extra": equal, "buffers": _forms_of(buffers)}),
+        own=StateFile({"model": own, "buffers": buffers}),
     )
+
+
+def _forms_of(buffers: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, list[Any]]]:
+    """Return the dtype and shape of each buffer. Peers attest these, but not the values."""
+    return {
+        name: {key: [str(each.dtype), *each.shape] for key, each in of_module.items()}
+        for name, of_module in buffers.items()
+    }
 
 
 def sizes_of(bundle: StateBundle) -> tuple[tuple[int, ...], int]:
@@ -417,9 +434,16 @@ def read_packed_state(
             then left out, too.
     Raises: StateMismatch: The state is damaged.
     """
-    with _reading("the packed state"):
+    with _reading("the packed state", AttributeError):
         base, state, settings, own = [_decode_file(file) for file in split_state(bytes(data))]
         of_model = {**own["model"], **base["model"], **state["model"]}
+        buffers, extra = own["buffers"], settings["extra"]
+        if _forms_of(buffers) != settings.pop("buffers"):
+            raise ValueError("buffers of kept modules have other shapes than is attested")
+        settings["extra"] = {
+            **extra,
+            **{name: {**extra[name], **buffers[name]} for name in buffers},
+        }
     if keeps is not None:
         settings = {"groups": keeps.state_dict()["param_groups"], "extra": {}}
     return {**state, **settings, "model": of_model}

@@ -160,6 +160,40 @@ def test_a_peer_that_was_given_a_state_goes_on_from_the_average_in_it(kept_befor
         assert torch.equal(average.value, theirs.value)
 
 
+def test_a_state_of_others_brings_the_number_of_its_steps():
+    other, other_optimizer = small_model(seed=3)
+    scheduler = torch.optim.lr_scheduler.ConstantLR(other_optimizer)
+    for _ in range(4):
+        other_optimizer.step()
+        scheduler.step()
+    state = pack_state(other, other_optimizer, {"scheduler": scheduler.state_dict()})
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.restored(6, state, collectives=2)
+        n.apply(6, 0, ONES)
+        n.send(control.ApplyCommand(7, -1, 0.0, is_step=False))
+        for round_id in range(8, 11):
+            n.go(round_id, collectives=3)
+            while not isinstance(n.next(), control.Contribute):
+                pass
+            n.apply(round_id, 1, ONES)
+        n.go(11, collectives=3)
+        halt(n)
+
+    steps = []
+    with prepared_swarm(node) as (swarm, model, optimizer):
+        peer, scheduler = swarm.session, torch.optim.lr_scheduler.ConstantLR(optimizer)
+        peer.keep(scheduler=scheduler)
+        peer.each_step(lambda: steps.append(peer.step))
+        assert peer.step == 4
+        for seed in range(3):
+            step(model, optimizer, seed)
+            scheduler.step()
+    assert steps == [5, 6, 7, 8]
+    assert scheduler.last_epoch == 8
+
+
 def test_a_state_that_comes_within_a_step_is_loaded_before_what_follows_its_next_step():
     other, other_optimizer = small_model(seed=3)
     theirs = Average(other)

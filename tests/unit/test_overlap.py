@@ -3,9 +3,11 @@ later."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -28,6 +30,7 @@ from gossip.core.ledger.prefetch import CursorLookahead
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
 from gossip.run import fitting
+from gossip.training.state import read_packed_state
 
 STEPS = 5
 
@@ -128,6 +131,57 @@ def test_what_was_computed_beside_several_rounds_is_dropped() -> None:
             steps.append(swarm.session.step)
     assert steps == [1, 3, 4]
     assert any('"skipped": "overlap"' in line for line in swarm.nodes[0].logs)
+
+
+ONES = np.ones(5 * 7 + 7 + 7 * 3 + 3, np.float32)
+
+
+class Counter:
+    n = 0
+
+    def count(self) -> None:
+        self.n += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"n": self.n}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.n = state["n"]
+
+
+def test_calls_of_each_step_are_in_the_state_and_stay_behind_a_dropped_step() -> None:
+    states = []
+
+    def hurries(node: FakeNode) -> None:
+        node.prepared()
+        node.go(0)
+        node.expect(control.Contribute)
+        node.apply(0, 0, ONES)
+        node.go(1)
+        node.expect(control.AppliedReply)
+        node.expect(control.Contribute)
+        node.send(events.TakeSnapshot())
+        for slot in range(3):
+            node.put(slot, ONES)
+        node.send(*[control.ApplyCommand(at, at % 3, 0.0) for at in range(1, 4)])
+        node.go(4)
+        while not isinstance(said := node.next(), control.Contribute):
+            if isinstance(said, control.Snapshot):
+                data = os.pread(node.fds.pop(0), said.nbytes, 0)
+                states.append(read_packed_state(data)["extra"]["counter"])
+        node.send(control.ApplyCommand(4, -1, 0.0))
+        node.go(5)
+        node.expect(control.AppliedReply)
+        node.halt()
+
+    with prepared_swarm(hurries, overlap=1) as (swarm, model, optimizer):
+        counter = Counter()
+        swarm.session.keep(counter=counter)
+        swarm.session.each_step(counter.count)
+        for seed in range(4):  # the third was computed beside several rounds
+            step(model, optimizer, seed)
+    assert states == [{"n": 1}]
+    assert counter.n == 4
 
 
 def test_a_node_that_dies_with_an_update_in_flight_has_a_successor_that_gets_it() -> None:

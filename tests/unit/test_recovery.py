@@ -51,8 +51,8 @@ from gossip.vectors import digests_of
 
 LINEAGE = b"lineage!"
 CHAIN = b"chain of commits"
-ROSTER = ((0, 1, 2, 3, 4, 5), (), ())
-CORE = pack_json([[0, 1, 2, 3, 4, 5], [], []])
+ROSTER = ((0, 1, 2, 3, 4, 5), (), 4)
+CORE = pack_json([[0, 1, 2, 3, 4, 5], [], 4])
 
 
 def state(
@@ -235,7 +235,9 @@ def test_what_f_plus_1_vouch_for_is_asked_for_compared_and_restored() -> None:
     bench.vouch(3, 9)
     assert {peer: request.round_id for peer, request in bench.asked("state").items()} == {1: 9}
     bench.offer(1, 9)
-    assert [(restore.round_id, restore.settings) for restore in bench.restores] == [(9, True)]
+    assert [(each.round_id, each.settings, each.collectives) for each in bench.restores] == [
+        (9, True, 4)
+    ]
     bench.do(bench.core.on_restored(Restored(9), bench.rounds.adopt, bench.now)[0])
     assert [round_id for round_id, _, _ in bench.rounds.adopted] == [9]
 

@@ -15,6 +15,7 @@ from trainer_fakes import (
     echo,
     pack_state,
     prepared_swarm,
+    same_bits,
     small_model,
     step,
 )
@@ -322,6 +323,37 @@ def diverging(n: FakeNode, state: bytes, missed: bool) -> None:
     n.restore(at + 1, state)
     n.go(at + 1)
     halt_after(n)
+
+
+def test_kept_modules_of_a_state_that_has_just_come_are_compared() -> None:
+    model, optimizer = small_model()
+    best, theirs, sent = small_model(5)[0], small_model(3)[0], []
+
+    def node(n: FakeNode) -> None:
+        n.first_update()
+        n.apply(0, 0, ONES)
+        n.send(control.StartRoundCommand(1, 1, False, 0, (), False, 2, 2, compares=True))
+        while not isinstance(said := n.next(), control.Contribute):
+            pass
+        sent.append(said.replica)
+        n.send(control.ApplyCommand(1, -1, 0.0))
+        n.go(2)
+        halt_after(n)
+
+    with FakeNodeSwarm(node, peers=2) as swarm:
+        swarm.session.prepare(model, optimizer)
+        swarm.session.keep(best=best)
+        run, wait_go = swarm.session._run, swarm.session._run.exchange.wait_go
+
+        def wait_and_load() -> control.StartRoundCommand:
+            run.model.extra.load({"best": theirs.state_dict()})
+            return wait_go()
+
+        step(model, optimizer, 0)
+        run.exchange.wait_go = wait_and_load
+        step(model, optimizer, 1)
+        assert same_bits(best, theirs)
+        assert sent == [run.applied.replicas._digest()[1]]
 
 
 def halt_after(n: FakeNode) -> None:

@@ -23,6 +23,7 @@ from gossip.training.state import (
     read_checkpoint,
     read_packed_state,
     sizes_of,
+    split_state,
 )
 
 HERE = Path(__file__).parent
@@ -103,6 +104,31 @@ def test_what_differs_by_peer_is_in_a_part_of_its_own(kind):
     with torch.no_grad():
         model[2].bias[0] += 1.0
     assert parts(model, optimizer, {})[0] != other[0]
+
+
+def test_buffers_of_kept_modules_are_in_the_part_that_may_differ():
+    model, optimizer = trained("sgd")
+    average, _ = trained("sgd")
+
+    def packed() -> bytes:
+        return pack_state(
+            model, optimizer, {"average": average.state_dict()}, kept={"average": average}
+        )
+
+    def split(data: bytes) -> list[bytes]:
+        return [file.ljust(-(-len(file) // 8) * 8, b"\0") for file in split_state(data)]
+
+    first = packed()
+    average[1].running_mean += 1.0
+    before, now = split(first), split(packed())
+    assert [a == b for a, b in zip(before, now, strict=True)] == [True, True, True, False]
+    back = unpack_state(packed(), model, optimizer)["average"]
+    assert back.keys() == average.state_dict().keys()
+    assert all(torch.equal(back[key], value) for key, value in average.state_dict().items())
+    average[1].running_mean = torch.zeros(3)
+    *_, other = split(packed())
+    with pytest.raises(StateMismatch, match="other shapes"):
+        read_packed_state(b"".join([*before[:3], other]))
 
 
 def test_a_state_without_its_settings_leaves_the_own_ones():

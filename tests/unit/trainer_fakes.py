@@ -182,13 +182,14 @@ class FakeNode:
         self.send(control.ApplyCommand(round_id, -1, 0.0))
         self.expect(control.AppliedReply)
 
-    def restored(self, round_id: int, state: bytes) -> None:
+    def restored(self, round_id: int, state: bytes, **more: Any) -> None:
         """Have a state loaded."""
-        self.restore(round_id, state)
+        self.restore(round_id, state, **more)
         self.expect(events.Restored)
 
-    def restore(self, round_id: int, state: bytes) -> None:
-        self.send(control.RestoreCommand(round_id, len(state)), fds=[allocate_bytes(state)])
+    def restore(self, round_id: int, state: bytes, **more: Any) -> None:
+        order = control.RestoreCommand(round_id, len(state), **more)
+        self.send(order, fds=[allocate_bytes(state)])
 
     def halt(self) -> control.Close:
         said = self.expect(control.Close)
@@ -321,9 +322,10 @@ def pack_state(
     optimizer: torch.optim.Optimizer,
     extra: dict[str, Any],
     trained: Sequence[torch.Tensor] | None = None,
+    **more: Any,
 ) -> bytes:
     """The state as ``plan_state`` packs it."""
-    plan = plan_state(model, optimizer, extra, trained)
+    plan = plan_state(model, optimizer, extra, trained, **more)
     memory = bytearray(plan.nbytes)
     plan.write(memoryview(memory))
     return bytes(memory)

@@ -561,7 +561,9 @@ class Recovery:
 
     def _restore(self, offer: StateOffer, payload: Payload) -> list[Effect]:
         self.stage, self.has_own, self._untouched = "restoring", False, False
-        return [Restore(offer.round_id, payload, self.attestation is None or self._takes_settings)]
+        takes_settings = self.attestation is None or self._takes_settings
+        collectives = (core_of(offer) or (0,))[-1]  # gossip rounds have no snapshot and count none
+        return [Restore(offer.round_id, payload, takes_settings, collectives)]
 
     def _fetch(self, pieces: PieceFetcher, now: float) -> list[Effect]:
         """Request missing pieces from the donors that are not in backoff. If no piece is missing,
