@@ -19,6 +19,7 @@ from .telemetry import header, json_line
 
 THROTTLE_S = 0.1
 FLUSH_S = 0.1
+KINDS_MAX = 1000  # maximum number of kinds of lines whose rates are limited
 UNWRITTEN_S = 5.0
 """Age, in seconds, after which a commit has certainly been written by its server."""
 OTHERS_KEPT = 1024  # maximum number of commits: five seconds of the fastest rounds
@@ -82,6 +83,8 @@ class Journal:
         # Fields and times of the newest round, if no line was written for it yet.
         self._untold_round: tuple[dict[str, Any], float, float] | None = None
         self._untold_since: int | None = None  # The first round without a line.
+        # The newest row with each set of names that was not sent yet, in the order of time.
+        self._unsent_metrics: dict[tuple[str, ...], dict[str, Any]] = {}
         self.last_words: dict[str, Any] = {}  # Further fields of the last event.
 
     def event(self, name: str, **fields: Any) -> None:
@@ -99,6 +102,7 @@ class Journal:
             return
         if name in AFTER_ROUNDS:
             self._write_untold_round()
+            self._send_metrics(now, all_of_them=True)
         whom = next((fields[key] for key in ABOUT if isinstance(fields.get(key), int)), None)
         if whom is None or self._rate_limiter.lets(name, whom, now):
             self._write_event(name, fields, now)
@@ -215,7 +219,7 @@ class Journal:
     def metrics(self, text: str, round_id: int) -> None:
         """Write metrics that the user's script has logged. ``text``: a JSON object. Every line is
         written to the file. The launcher receives at most ten lines per second with the same metric
-        names."""
+        names, the last one included."""
         try:
             logged = json.loads(text)
         except ValueError:
@@ -230,7 +234,19 @@ class Journal:
         own: dict[str, Any] = {"t": now, "wall": time.time(), "peer": self._peer}
         row = {**own, **logged, **own}
         self._append("metrics", json_line(row))
-        if self._rested(tuple(sorted(logged)), now):
+        names = tuple(sorted(logged))
+        self._unsent_metrics.pop(names, None)
+        self._unsent_metrics[names] = row
+        self._send_metrics(now, all_of_them=len(self._unsent_metrics) > KINDS_MAX)
+
+    def _send_metrics(self, now: float, *, all_of_them: bool = False) -> None:
+        """Send the metrics that are due. Older rows are sent first, because a reader uses the last
+        value that it receives."""
+        while self._unsent_metrics:
+            names, row = next(iter(self._unsent_metrics.items()))
+            if not (self._rested(names, now) or all_of_them):
+                return
+            del self._unsent_metrics[names]
             line = json_line(row | {"event": "metrics"})
             self._append("events", line)
             self._send_status(line)
@@ -238,7 +254,7 @@ class Journal:
     def _rested(self, kind: object, now: float) -> bool:
         if now < self._throttle.get(kind, 0.0):
             return False
-        if len(self._throttle) > 1000:  # for a script that logs ever new names
+        if len(self._throttle) > KINDS_MAX:  # for a script that logs ever new names
             self._throttle.clear()
         self._throttle[kind] = now + THROTTLE_S
         return True
@@ -255,6 +271,7 @@ class Journal:
         them."""
         self._next_flush = time.monotonic() + FLUSH_S
         self._write_held()
+        self._send_metrics(time.monotonic())
         due, self._to_write = self._to_write, []
         for dated in due:
             self._write_commit(dated)
@@ -265,6 +282,7 @@ class Journal:
 
     def close(self, wait_s: float = 0.5) -> None:
         self._write_held(all_of_them=True)
+        self._send_metrics(time.monotonic(), all_of_them=True)
         self.flush()
         for file in self._files.values():
             file.close()

@@ -124,6 +124,30 @@ def test_ordinary_rounds_are_throttled_and_special_ones_are_not(tmp_path: Path) 
     assert [line.get("round") for line in told] == [0, 100, 101, 102, None]
 
 
+def test_the_last_metrics_are_sent_in_order_before_the_journal_ends(tmp_path: Path) -> None:
+    journal = Journal(0, tmp_path)
+    for number in range(20):
+        journal.metrics(json.dumps({"loss": number}), number)
+    journal.metrics('{"loss": 20, "accuracy": 0.5}', 20)
+    journal.metrics('{"loss": 21}', 21)
+    journal.event("halted")
+    journal.metrics('{"loss": 22}', 22)
+    journal.close()
+    told = lines(tmp_path / "events.jsonl")
+    assert [line.get("loss") for line in told] == [0, 20, 21, None, 22]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 23
+
+
+def test_the_last_metrics_are_sent_while_the_peer_still_runs(tmp_path: Path) -> None:
+    journal = Journal(0, tmp_path)
+    for number in range(3):
+        journal.metrics(json.dumps({"loss": number}), number)
+    time.sleep(0.11)
+    journal.flush()
+    assert [line["loss"] for line in lines(tmp_path / "events.jsonl")] == [0, 2]
+    journal.close()
+
+
 def told_of(path: Path) -> list[tuple[int, int]]:
     """Of each line on rounds: since which one it holds, and which it is."""
     rows = [row for row in lines(path / "events.jsonl") if row["event"] == "round"]
