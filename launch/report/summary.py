@@ -110,6 +110,8 @@ def build(
     recorded = reader.view
     view, came = recorded if seen is None else seen[1], recorded.lives.spawned
     past = history.read(reader.files.commits())
+    for commit in past.true:  # Not every round has an event.
+        view.trust.record_scores(commit.scores)
     # If the topology has commits, a round without a commit was lost. Otherwise peers report lost
     # rounds.
     elsewhere = _elsewhere(folder, config.peers, came, past.true) if came else []

@@ -50,6 +50,17 @@ class TrustRecord:
         """Record an event about a peer's trust."""
         standing = self.standing[subject.peer] = STANDINGS[type(event)]
         self.verdicts.setdefault((subject.peer, standing, event.round), event.t)
+        if event.trust is not None:
+            self.record_scores({subject.peer: event.trust})
+
+    def _on_round(self, event: events.Round, row: PeerRow) -> None:
+        if self.suspicions:
+            self.record_scores(event.scores)
+
+    def record_scores(self, scores: Mapping[int, float]) -> None:
+        """Record trust scores of peers, of which the lowest of each suspected peer is kept."""
+        for peer, suspicion in self.suspicions.items():
+            suspicion.trust = min(suspicion.trust, scores.get(peer, suspicion.trust))
 
     def first_verdict(self, who: Collection[int], standing: str) -> tuple[float, int | None] | None:
         """Return time and round of the first report that one of these peers has this standing; None

@@ -329,6 +329,21 @@ def test_suspects_are_named_and_their_reasons_kept(tmp_path: Path) -> None:
     assert made["byzantine"] == [2, 3]
 
 
+def test_the_trust_of_a_suspect_is_the_lowest_that_any_record_has(tmp_path: Path) -> None:
+    found = []
+    for at, (in_commit, in_event) in enumerate([(0.2, 0.3), (0.3, 0.2), (0.5, 0.6)]):
+        rows = [
+            event_row("suspected", 0, subject=3, trust=0.4, reasons=["far out"], round=0),
+            event_row("round", 0, round=1, trust={"3": in_event}),
+            event_row("trusted", 0, subject=3, trust=0.9, reasons=[], round=2),
+        ]
+        (run := tmp_path / str(at)).mkdir()
+        commits = [commit(0), commit(1, trust={"3": in_commit}), commit(2, trust={"3": 0.9})]
+        found.append(summary.write(folder(run, rows, {0: commits}), 0, 1.0)["suspicion"]["3"])
+    assert [each["trust"] for each in found] == [0.2, 0.2, 0.4]
+    assert {each["round"] for each in found} == {0}
+
+
 def test_who_cannot_tell_if_its_end_is_everybodys_is_named_unless_it_took_the_others_state(
     tmp_path: Path,
 ) -> None:

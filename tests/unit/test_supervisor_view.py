@@ -224,7 +224,7 @@ def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
         "~ peer 2 on parole from round 115",
         "~ peer 2 is trusted again",
     ]
-    assert view.trust.suspicions == {2: SuspicionRecord(6, 0.4, reasons)}
+    assert view.trust.suspicions == {2: SuspicionRecord(6, 0.18, reasons)}
     assert view.trust.quarantines == {2}
     assert view.rows[2].lie == "sign_flip"
 
