@@ -175,6 +175,24 @@ def test_a_rule_that_raises_under_attack_loses_those_rounds_and_fails_there(
     assert shown.as_data()["cells"][1]["skipped"] == [30] * 4
 
 
+def test_a_rule_or_an_attack_that_raises_without_reason_cannot_be_run(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(
+        "from gossip.aggregators import rule\n@rule\ndef late(updates, *, f):\n"
+        "    return updates.double().mean(dim=0)\n"
+        "def boom(update):\n    raise ValueError('attack broke')\n"
+    )
+    settings: dict[str, Any] = {"n": 5, "f": 1, "rounds": 3, "batch": 8, "model": "mlp:8"}
+    trials = [
+        Trial(f"{path}:late", "none", **settings),
+        Trial("median", f"attack:{path}:boom".removeprefix("attack:"), **settings),
+    ]
+    for trial, why in zip(trials, ("RuntimeError", "ValueError: attack broke"), strict=True):
+        made = trial_store._play("digits", trial)
+        assert made["accuracy"] is None
+        assert str(made["refused"]).startswith(f"raised {why}")
+
+
 def test_a_rule_of_nothing_but_nan_says_how_many_rounds_it_lost_and_one_that_never_works_is_refused(
     tmp_path: Path,
 ) -> None:

@@ -90,7 +90,7 @@ def _play(data: str, trial: Trial) -> Row:
     except Exception as wrong:  # noqa: BLE001
         # The table shows the exception of the rule, and the other cells are still run.
         error = wrong
-        result = TrialResult(0.0, f"raised {type(wrong).__name__}: {wrong}")
+        result = TrialResult(None, f"raised {type(wrong).__name__}: {wrong}")
     row = dataclasses.asdict(dataclasses.replace(result, arithmetic=arithmetic()))
     return row if error is None else {**row, ERROR: repr(error)}
 
