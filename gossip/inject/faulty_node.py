@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -124,6 +125,18 @@ class FaultyNode:
     def report_attack(self, lie: str) -> None:
         self.site.journal.event("fault", kind=lie, round=self.round_id, fault=self._planned[lie])
 
+    @contextmanager
+    def reporting_failure(self) -> Iterator[None]:
+        """Report an exception of the attack on updates, with its fault as the failed part. The
+        exception then ends this node."""
+        try:
+            yield
+        except Exception as error:
+            message = f"its attack raised {type(error).__name__}: {error}"
+            part, at = str(self.update_attack.fault), self.round_id + 1
+            self.site.journal.event("error", message=message, part=part, round=at)
+            raise
+
     def reached(self, round_id: int) -> None:
         self.injector.reached(round_id, timed=self.links.planned)
 
@@ -148,7 +161,8 @@ class DisturbedTransport(FaultyTransport):
         updates that are the same for all peers, before the core receives them."""
         update_attack, attacker = self._node.update_attack, self._attacker
         if update_attack.tells_each:
-            payload = update_attack.replace_payload(peer, message, payload)
+            with self._node.reporting_failure():
+                payload = update_attack.replace_payload(peer, message, payload)
         if attacker is None:
             return super().send(peer, message, payload)
         before = dict(attacker.told)
@@ -192,7 +206,8 @@ class FaultyCore:
         """Yield the effects one by one, so that the caller carries out all effects before a
         fault."""
         if isinstance(event, events.Contributed) and self._node.update_attack.lies:
-            event = self._tampered(event)
+            with self._node.reporting_failure():
+                event = self._tampered(event)
         for effect in self._core.handle(event, now):
             self._see(effect)
             yield effect

@@ -26,6 +26,7 @@ class UpdateAttack:
         rounds the pushes of neighbours (``record_push``).
 
     Attributes:
+        fault: Fault that makes this peer Byzantine; None if none does.
         fragments: Number of fragments of the model. Each round exchanges one fragment, and an
             attack has separate memory for each fragment.
 
@@ -59,7 +60,7 @@ class UpdateAttack:
             )
 
     def _lie_as(self, attackers: Mapping[PeerId, ByzantineFault]) -> None:
-        self._lie = attackers.get(self._peer)
+        self.fault = attackers.get(self._peer)
         self._attackers = frozenset(attackers)
         self._attacks: dict[str, Attack] = {}
         self._parameters: dict[int, np.ndarray] = {}  # unfinished round -> this peer's parameters
@@ -68,24 +69,24 @@ class UpdateAttack:
         alike = [
             other
             for other, lie in attackers.items()
-            if self._lie is not None and lie.attack == self._lie.attack
+            if self.fault is not None and lie.attack == self.fault.attack
         ]
         rank = sorted(alike).index(self._peer) if self._peer in alike else 0
         self._attacker_group = AttackerGroup(
             max(1, self._peers - len(attackers)), max(1, len(alike)), rank, self._seed, self._rule
         )
-        false = self._lie is not None and self._lie.attack not in DATA_ATTACKS
+        false = self.fault is not None and self.fault.attack not in DATA_ATTACKS
         self._guesses = false and self._attack("update").guesses
         self.tells_each = false and self._attack("update").tells_each
         # Whether this peer sends a false update that is the same for all peers.
         self.lies = false and not self.tells_each
 
     def _attack(self, what: str) -> Attack:
-        assert self._lie is not None
+        assert self.fault is not None
         if what not in self._attacks:
             self._attacks[what] = make(
-                self._lie.attack,
-                self._lie.strength_to_make,
+                self.fault.attack,
+                self.fault.strength_to_make,
                 self._seed + self._peer,
                 self._attacker_group,
             )

@@ -112,8 +112,7 @@ class Accuracy(Declared):
 
 
 class MissedFault(Declared):
-    """A row of ``faults_missed`` in ``summary.json``. ``struck``: whether the fault began, so that
-    only its end is missing."""
+    """A row of ``faults_missed`` in ``summary.json``. ``struck``: whether the fault began."""
 
     fault: str = ""
     struck: Flag = None

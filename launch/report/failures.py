@@ -38,6 +38,7 @@ class Failures:
 
     Attributes:
         injected: Faults that were injected, also by a drill.
+        errors: First error of each part, by its name. A planned attack is a part.
         blows: Faults that hit a process, and unplanned deaths.
         silences: Periods in which other peers received nothing from a peer, for any reason.
         restarts, hangs: Seconds until the launcher must start or wake a peer that a fault has
@@ -47,6 +48,7 @@ class Failures:
     def __init__(self, state: ModelState, progress: RoundProgress) -> None:
         self._state, self._progress = state, progress
         self.injected: list[Injection] = []
+        self.errors: dict[str, events.Error] = {}
         self.blows: list[Blow] = []
         self.outages: list[PartitionRecord] = []
         self.silences: list[Silence] = []
@@ -73,6 +75,10 @@ class Failures:
         return on[-1] if on else None
 
     # --- injected faults --------------------------------------------------------------------------
+
+    def _on_error(self, event: events.Error) -> None:
+        if event.part is not None:
+            self.errors.setdefault(event.part, event)
 
     def _on_fault(self, event: events.Fault, row: PeerRow) -> list[str]:
         kind, at = str(event.kind), event.round or 0

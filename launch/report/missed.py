@@ -25,15 +25,15 @@ from .words import named
 def missed(
     plan: FaultPlan, view: RunModel, last: int, elsewhere: Collection[int]
 ) -> list[dict[str, Any]]:
-    """Return the faults that no peer has reported, and the restarts after which the peer did not
-    return, in the order of the plan.
+    """Return the faults that no peer has reported, the restarts after which the peer did not
+    return, and the attacks that raised an exception, in the order of the plan.
 
     Args:
         view: Model with the events of this machine.
         last: Last round of the run; -1 means none.
         elsewhere: Peers with files on other machines. The faults that hit them are unknown.
     Returns: Rows with ``fault`` in the syntax of a plan, and the reason as text in ``why``.
-    ``struck``: whether the fault took place and only the return is missing.
+    ``struck``: whether the fault began.
     """
     # Peers of another launcher in this folder may still be hit, or return. So the launcher that
     # ends last reports them.
@@ -49,18 +49,21 @@ def missed(
             alike[str(fault)] += 1
         if _concerns(fault, unknown):
             continue
-        if strikes:
+        error = view.failures.errors.get(str(fault))
+        if error is not None:
+            why = f"{error.message}, first in round {error.round}"
+        elif strikes:
             why = _not_back(fault, strikes[0].at, view) if isinstance(fault, Restart) else ""
         else:
             why = _not_struck(fault, view, last)
         if why:
-            found.append({"fault": str(fault), "struck": bool(strikes), "why": why})
+            found.append({"fault": str(fault), "struck": bool(strikes or error), "why": why})
     return found
 
 
 def format_lines(rows: Collection[Mapping[str, Any]]) -> list[str]:
     """Return lines for the end of a run: one line for all faults that did not take place for the
-    same reason, and one line for each restart without a return."""
+    same reason, and one line for each that took place only in part."""
     never: dict[str, list[str]] = {}
     for row in rows:
         if not row["struck"]:

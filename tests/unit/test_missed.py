@@ -104,6 +104,19 @@ def test_without_a_round_nothing_took_place_not_even_what_goes_on_all_along() ->
     ] == ["nothing was trained"] * 2
 
 
+def test_an_attack_that_raised_took_place_only_in_part() -> None:
+    plan = ["attack:own.py:mine:3", "attack:own.py:other:2"]
+    words = "its attack raised ValueError: attack broke"
+    errors = [
+        row(t, 3, "error", message=words, part=plan[0], round=at)
+        for t, at in ((101.0, 6), (102.0, 9))
+    ]
+    found = judged(plan, *BEGIN, *errors, *END)
+    assert found == [{"fault": plan[0], "struck": True, "why": f"{words}, first in round 6"}]
+    (line,) = missed.format_lines(found)
+    assert line == f"! planned, and took place only in part: {plan[0]} ({words}, first in round 6)"
+
+
 def test_a_plan_that_names_the_same_blow_twice_wants_two() -> None:
     plan = ["crash:server@20", "crash:server@20"]
     one, two = struck(101.0, plan[0], 1, 20), struck(101.5, plan[0], 2, 20)

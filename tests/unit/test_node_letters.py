@@ -3,6 +3,7 @@ honest one pays nothing for it."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 
 from gossip.config import RunConfig
 from gossip.core import squeeze
-from gossip.core.events import Payload, SnapshotTaken
+from gossip.core.events import Contributed, Payload, SnapshotTaken
 from gossip.core.messages import (
     Commit,
     Gossip,
@@ -88,6 +89,20 @@ def told(
         outbox.send(peer, message, payload)
     assert len({peer for peer, _, _ in sent.outbox}) == len(sent.outbox)
     return {peer: (said, content) for peer, said, content in sent.outbox}
+
+
+def test_an_attack_that_raises_is_reported_by_its_name_before_it_ends_the_node(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own.py").write_text("def boom(update):\n    raise ValueError('broke')\n")
+    journal, word = Journal(ATTACKER, tmp_path), f"attack:{tmp_path}/own.py:boom:{ATTACKER}"
+    node = tampering(word, Sent(), journal)._node
+    with pytest.raises(ValueError, match="broke"):
+        list(node.around_core(SimpleNamespace(), 0).handle(Contributed(10, 1, (TRUTH,)), 0.0))
+    journal.close()
+    (line,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines()[1:])
+    assert (line["event"], line["part"], line["round"]) == ("error", word, 10)
+    assert line["message"] == "its attack raised ValueError: broke"
 
 
 @pytest.mark.parametrize("word", ["", "wrong_results:2,3", "sign_flip:1*10"])
