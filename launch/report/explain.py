@@ -15,7 +15,7 @@ from gossip.run import text_of
 
 from . import run_state
 from .growing import RunFiles
-from .html import RecordedRun, lines_of, reasons_of_turns, slowness
+from .html import RecordedRun, lines_of, reasons_of_turns, slowness, too_long
 from .top import PLAIN_WIDTH
 from .words import bytes_word, clock, counted, lasted, named, numbers
 
@@ -107,7 +107,7 @@ def _times(run: RecordedRun) -> list[str]:
     if run.view.stages or not (who >= 0).any():
         return lines
     compute, rule = float(np.nanmedian(slowest)), run.commits.rule_s
-    lines.append(_slowest("contributor", compute, usual))
+    lines.append(_slowest(run, "contributor", compute, usual))
     (peer, count) = Counter(who[who >= 0].tolist()).most_common(1)[0]
     share = count / int((who >= 0).sum())
     lines.append(f"The slowest was most often peer {peer}: in {share:.0%} of the rounds.")
@@ -118,10 +118,10 @@ def _times(run: RecordedRun) -> list[str]:
     return [*lines, _rest(left_s)] if left_s > 0 else lines
 
 
-def _slowest(who: str, compute: float, whole: float) -> str:
+def _slowest(run: RecordedRun, who: str, compute: float, whole: float) -> str:
     if compute <= whole:
         return f"Its slowest {who} needed {lasted(compute)} of that for its update."
-    return f"Its slowest {who} would need {lasted(compute)} for all steps of a round: it did fewer."
+    return f"Its slowest {who} {too_long(run, compute)}."
 
 
 def _rest(seconds: float) -> str:
@@ -227,7 +227,7 @@ def of_round(run: RecordedRun, number: int) -> list[str]:
         lines.append(
             f"Round {number}{of}: served by peer {commit.server}{again}, committed at {at}."
         )
-        lines += _time_of_round(commit, before)
+        lines += _time_of_round(run, commit, before)
         lines += _updates_of(commit, before)
     told = _events_of_round(run, number)
     if told and not stages:
@@ -235,7 +235,7 @@ def of_round(run: RecordedRun, number: int) -> list[str]:
     return [*lines, *told]
 
 
-def _time_of_round(commit: CommitRow, before: CommitRow | None) -> list[str]:
+def _time_of_round(run: RecordedRun, commit: CommitRow, before: CommitRow | None) -> list[str]:
     if before is None or commit.t < before.t:
         return ["Its duration is unknown: the commit of the previous round is missing."]
     took = commit.t - before.t
@@ -245,7 +245,8 @@ def _time_of_round(commit: CommitRow, before: CommitRow | None) -> list[str]:
         return lines
     longest, peer = max((seconds, peer) for peer, seconds in times.items())
     usual = lasted(float(np.median([*times.values()])))
-    lines.append(f"{_slowest(f'contributor, peer {peer},', longest, took)} The median is {usual}.")
+    slowest = _slowest(run, f"contributor, peer {peer},", longest, took)
+    lines.append(f"{slowest} The median is {usual}.")
     if commit.rule_s is not None:
         lines.append(f"The rule took {lasted(commit.rule_s)}.")
     rest = took - longest - (commit.rule_s or 0.0)

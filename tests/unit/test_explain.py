@@ -28,19 +28,27 @@ def test_a_run_is_told_with_where_the_time_of_its_rounds_went(run: RecordedRun) 
     assert "The rest, 66 ms, was spent on" in text
 
 
-def test_a_contributor_that_took_some_of_its_local_steps_needed_no_longer_than_the_round(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("local_steps", "words"),
+    [
+        (4, "would need 300 ms for all steps of a round, and did fewer."),
+        (1, "reports 300 ms for its update, more than the time between the commits."),
+    ],
+)
+def test_an_update_that_took_longer_than_its_round_is_explained(
+    local_steps: int, words: str, tmp_path: Path
 ) -> None:
-    """It says how long all of them take it."""
+    """A peer with local steps reports how long all of them take."""
     run = RecordedRun(tmp_path / "run").whole()
     for path in run.folder.glob("peer-*/commits.jsonl"):
         path.write_text(path.read_text().replace('"took_us": 30000', '"took_us": 300000'))
-    slow = "Its slowest contributor would need"
+    config = json.loads((run.folder / "config.json").read_text())
+    (run.folder / "config.json").write_text(json.dumps({**config, "local_steps": local_steps}))
     text = told(run)
-    assert f"{slow} 300 ms for all steps of a round: it did fewer." in text
+    assert f"Its slowest contributor {words}" in text
     assert "of that for its update" not in text
     assert "The rest" not in text
-    assert "peer 3, would need 300 ms for all steps of a round: it did fewer." in told(run, "@12")
+    assert f"peer 3, {words}" in told(run, "@12")
 
 
 def test_rounds_before_the_checkpoint_of_a_resumed_run_are_not_its_own(tmp_path: Path) -> None:

@@ -503,6 +503,16 @@ def test_a_fault_that_never_came_is_the_last_row_and_has_no_time(tmp_path: Path)
     assert found.described == "never took place (fault: crash:1@500)"
 
 
+@pytest.mark.parametrize("fault", ["slow:3*2", "sign_flip:3*10", "wrong_results:3"])
+def test_a_fault_that_never_came_has_no_row_with_a_time(fault: str, tmp_path: Path) -> None:
+    why = {"fault": fault, "struck": False, "why": "peer 3 never trained"}
+    write_json(tmp_path / "summary.json", {"exit_code": 0, "faults_missed": [why]})
+    run = made(tmp_path, [event_row("round", 0, 1.0, round=1)], faults=(fault,))
+    assert [(each.what, each.t) for each in incidents.of(run) if each.fault == fault] == [
+        ("never took place", None)
+    ]
+
+
 def test_rows_of_another_version_do_not_end_the_report(tmp_path: Path) -> None:
     odd: list[dict[str, Any]] = [
         event_row("round", 0, 1.0, round="x", trust=3, contributors=7),

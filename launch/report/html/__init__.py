@@ -15,6 +15,6 @@ if TYPE_CHECKING:
     from .overview import Fact
     from .page import render_page
     from .recorded import RecordedRun
-    from .rounds import reasons_of_turns
+    from .rounds import reasons_of_turns, too_long
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -112,7 +112,7 @@ def of(run: RecordedRun) -> list[Incident]:
 
 
 def _liars(run: RecordedRun) -> Iterator[Incident]:
-    for fault in run.plan:
+    for fault in _carried_out(run):
         if not isinstance(fault, ByzantineFault | NodeAttack | ActivationFault):
             continue
         who = tuple(peer for peer in fault.victims if isinstance(peer, int))
@@ -132,6 +132,12 @@ def _liars(run: RecordedRun) -> Iterator[Incident]:
             effect=_weight(run, who),
             grave=3,
         )
+
+
+def _carried_out(run: RecordedRun) -> list[Fault]:
+    """Return the faults of the plan, without those that never took place."""
+    never = {fault.fault for fault in _missed(run) if not fault.struck}
+    return [fault for fault in run.plan if str(fault) not in never]
 
 
 def _shorten(fault: Fault | str) -> str:
@@ -424,7 +430,7 @@ def _arrivals(run: RecordedRun) -> Iterator[Incident]:
 def _injected(run: RecordedRun) -> Iterator[Incident]:
     """Yield faults that no other row reports: slow peers, and faults of a drill."""
     told = {str(fault) for fault in run.plan if not isinstance(fault, Slow)}
-    for fault in run.plan:
+    for fault in _carried_out(run):
         if isinstance(fault, Slow) and fault.at_s is None:
             told.add(str(fault))
             yield _injection(run, str(fault), None)
@@ -631,10 +637,7 @@ def _last_saved(run: RecordedRun) -> int | None:
 
 def _never(run: RecordedRun) -> Iterator[Incident]:
     """Yield the faults of the plan that did not take place, if the run has ended."""
-    for row in run.state.outcome.faults_missed or ():
-        fault = documents.MissedFault.pick(row)
-        if not fault.fault:
-            continue
+    for fault in _missed(run):
         yield Incident(
             what="only part of it took place" if fault.struck else "never took place",
             fault=_shorten(fault.fault),
@@ -644,6 +647,11 @@ def _never(run: RecordedRun) -> Iterator[Incident]:
             effect=fault.why,
             grave=0,
         )
+
+
+def _missed(run: RecordedRun) -> list[documents.MissedFault]:
+    found = map(documents.MissedFault.pick, run.state.outcome.faults_missed or ())
+    return [fault for fault in found if fault.fault]
 
 
 def who(run: RecordedRun, one: Incident) -> str:

@@ -131,6 +131,13 @@ def _longest(
     return TextTable("The longest rounds", head, tuple(rows), frozenset({0, 1, 2}))
 
 
+def too_long(run: RecordedRun, compute: float) -> str:
+    """Describe the time for an update that is longer than its round."""
+    if run.view.local_steps > 1:
+        return f"would need {lasted(compute)} for all steps of a round, and did fewer"
+    return f"reports {lasted(compute)} for its update, more than the time between the commits"
+
+
 def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np.ndarray) -> str:
     """Return the recorded reasons for the duration of a round."""
     round_id, stop = int(run.commits.round[at]), float(run.commits.t[at])
@@ -158,8 +165,7 @@ def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np
         told.append(
             f"computing: peer {who[at]} took {lasted(float(longest[at]))}"
             if longest[at] <= duration
-            else f"computing: peer {who[at]}, which would need "
-            f"{lasted(float(longest[at]))} for all steps, did fewer"
+            else f"computing: peer {who[at]} {too_long(run, float(longest[at]))}"
         )
     if not told and at == 1:
         told.append("the first rounds load code and data")
