@@ -8,7 +8,7 @@ import re
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from gossip.errors import ConfigError, UnknownName
+from gossip.errors import BadTopology, ConfigError, UnknownName
 from gossip.specs import load_named, option_types, read_value, split_options
 
 from .base import Topology
@@ -86,6 +86,12 @@ def _topology(found: object, where: str) -> Topology:
         raise ConfigError(
             f"{where} is a {type(found).__name__}, not a topology",
             "decorate it with @gossip.topologies.topology",
+        )
+    any_option = any(each.kind is each.VAR_KEYWORD for each in found.parameters.values())
+    if found.rolling and not any_option and "shards" not in found.parameters:
+        raise BadTopology(
+            f"rolling topology {found.name} has no option shards, the number of parts of the model",
+            "add shards: int = 1 to its parameters, and return the servers of each shard",
         )
     return found
 

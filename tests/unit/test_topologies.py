@@ -382,9 +382,21 @@ def test_the_kit_allows_a_star_when_it_is_told() -> None:
     check_topology(topology(star), balanced=False)
 
 
+def test_a_rolling_topology_without_shards_is_refused_before_a_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from gossip.topologies import Plan, topology\n"
+        "@topology(rolling=True)\n"
+        "def first(roster, round_id, seed):\n"
+        "    return Plan(servers=(tuple(roster),))\n"
+    )
+    with pytest.raises(BadTopology, match="first has no option shards") as refused:
+        load(f"{tmp_path}/mine.py:first")
+    assert str(refused.value.hint).startswith("add shards: int = 1 to its parameters")
+
+
 def test_the_kit_wants_every_peer_able_to_serve() -> None:
-    def one_server(roster: Roster, round_id: int, seed: int) -> Plan:
-        return Plan(servers=((min(roster.peers),),))
+    def one_server(roster: Roster, round_id: int, seed: int, *, shards: int = 1) -> Plan:
+        return Plan(servers=((min(roster.peers),),) * shards)
 
     with pytest.raises(AssertionError, match=r"leaves out \[1\] as servers"):
         check_topology(topology(rolling=True)(one_server))
