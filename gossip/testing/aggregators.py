@@ -31,6 +31,7 @@ from .promises import (
     check_device,
     check_dtypes,
     check_equivariance,
+    check_memory,
     check_order,
     check_repeatable,
     check_smallest,
@@ -153,6 +154,7 @@ def check_aggregator(
     check_untouched(bound, case)  # first, because the other checks use the same updates
     check_verdict(bound, case)
     check_repeatable(bound, case)
+    check_memory(bound, case)
     check_called(bound, case)
     check_weights(bound, case)
     check_dtypes(bound, case)
@@ -188,6 +190,7 @@ def check_rounds(bound: BoundRule, case: SyntheticUpdates, generator: torch.Gene
             check_untouched(bound, later)
             check_verdict(bound, later)
             check_repeatable(bound, later)
+            check_memory(bound, later)
             check_called(bound, later)
             if bound.rule.symmetric:
                 check_order(bound, later, generator)

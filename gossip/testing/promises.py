@@ -32,6 +32,8 @@ def check_verdict(bound: BoundRule, case: SyntheticUpdates) -> None:
             f"{bound.name} makes an aggregate of shape {shape}, not {(d,)}, of updates of shape "
             f"{(n, d)}"
         )
+    if not bool(torch.isfinite(verdict.aggregate).all()):
+        raise AssertionError(f"{bound.name}: the aggregate of finite updates is not finite")
     for what, numbers in (("weights", verdict.weights), ("outlyingness", verdict.outlyingness)):
         if numbers.shape != (n,):
             raise AssertionError(
@@ -60,6 +62,12 @@ def check_untouched(bound: BoundRule, case: SyntheticUpdates) -> None:
         raise AssertionError(f"{bound.name} writes to its updates")
     if last is not None and case.previous is not None and not torch.equal(case.previous, last):
         raise AssertionError(f"{bound.name} writes to the last aggregate")
+
+
+def check_memory(bound: BoundRule, case: SyntheticUpdates) -> None:
+    """Check that the aggregate is in new memory, and that the memory of the updates need not be
+    contiguous."""
+    before, aggregate = case.updates.clone(), case.judge(bound).aggregate
     kept = aggregate.clone()
     case.updates.add_(1.0)
     shares = not torch.equal(aggregate, kept)

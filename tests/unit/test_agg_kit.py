@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import SystemRandom
 from typing import Any
 
 import numpy as np
@@ -111,8 +112,18 @@ def absolute(updates: Tensor, *, f: int) -> Tensor:
     return torch.where(trimmed_mean(updates, f=f).abs() > 1e-6, trimmed_mean(updates, f=f), 0.0)
 
 
+def undefined(updates: Tensor, *, f: int) -> Tensor:
+    return trimmed_mean(updates, f=f) * torch.nan
+
+
+def lottery(updates: Tensor, *, f: int) -> Tensor:
+    return updates[SystemRandom().randrange(len(updates))].clone()
+
+
 BROKEN: list[tuple[Any, str]] = [
     (overwrites, "writes to its updates"),
+    (undefined, "aggregate of finite updates is not finite"),
+    (lottery, "makes another aggregate of the same updates when it is called again"),
     (shows_its_hand, "returns memory of an update"),
     (first, "depends on the order"),
     (average, "move average .* away from the honest mean"),
