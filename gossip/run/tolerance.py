@@ -29,8 +29,11 @@ def describe(config: RunConfig, source: str = "") -> str:
     f, rule = config.f or 0, config.aggregator
     if not config.peers_for_one:
         but = ", but" if f else ":"
-        line = f"f={f}{but} {rule} tolerates no Byzantine peer, however many peers there are"
+        line = f"f={f}{but} {rule} tolerates no Byzantine peer"
+        line += "" if config.is_rolling else f" with --topology {config.topology}"
+        line += ", however many peers there are"
         of = "" if config.pipeline is None else " of a stage"
+        of += "" if config.is_rolling else " with --topology rolling"
         return f"{line}{_planned(config, 0)}. {SUSPICION} would tolerate one of 4 peers{of}"
     plan = config.pipeline
     peers = config.peers if plan is None else plan.smallest

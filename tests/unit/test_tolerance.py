@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,20 @@ def said(**options: Any) -> str:
 )
 def test_the_user_is_told_how_many_liars_are_borne(options: dict[str, Any], line: str) -> None:
     assert said(**options) == line
+
+
+def test_a_topology_that_no_rule_tolerates_a_byzantine_peer_with_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from gossip.topologies import Plan, topology\n"
+        "@topology\n"
+        "def apart(roster, round_id, seed):\n"
+        "    return Plan(pushes={peer: () for peer in roster.peers})\n"
+    )
+    apart = f"{tmp_path}/mine.py:apart"
+    assert said(peers=5, f=0, aggregator="suspicion", topology=apart) == (
+        f"f=0: suspicion tolerates no Byzantine peer with --topology {apart}, however many peers "
+        "there are. suspicion would tolerate one of 4 peers with --topology rolling"
+    )
 
 
 @pytest.mark.parametrize("rule", ["suspicion", "krum", "bulyan", "median", "trimmed_mean"])
