@@ -40,4 +40,7 @@ def find_function(name: str, feature: str) -> Any:
 
 
 def missing(feature: str, package: str) -> ConfigError:
-    return ConfigError(f"{feature} comes with {package}", f"pip install {package}")
+    return ConfigError(
+        f"{feature} comes with {package}",
+        f"pip install {package}, or in a checkout: pip install extras/*",
+    )

@@ -44,7 +44,7 @@ def test_a_command_that_is_not_installed_names_its_package(
     with pytest.raises(ConfigError) as refused:
         CliRunner().invoke(app_with(monkeypatch), words, catch_exceptions=False)
     assert str(refused.value) == f"gossip {words[0]} comes with gossip-lab"
-    assert refused.value.hint == "pip install gossip-lab"
+    assert refused.value.hint == "pip install gossip-lab, or in a checkout: pip install extras/*"
     assert words[0] not in CliRunner().invoke(app_with(monkeypatch), ["--help"]).output
 
 
@@ -95,7 +95,9 @@ def test_an_absent_function_names_its_package(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ConfigError) as refused:
         satellites.find_function("search_start", "peer.search_start")
     assert str(refused.value) == "peer.search_start comes with gossip-pipelines"
-    assert refused.value.hint == "pip install gossip-pipelines"
+    assert refused.value.hint == (
+        "pip install gossip-pipelines, or in a checkout: pip install extras/*"
+    )
 
 
 def test_each_function_of_a_satellite_is_known_and_there() -> None:

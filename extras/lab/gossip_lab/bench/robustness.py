@@ -239,7 +239,7 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
         _need(
             "matplotlib",
             "heat maps need matplotlib, which is not installed",
-            "pip install 'gossip-train[plots]', or --no-plot",
+            "pip install matplotlib, or --no-plot",
         )
     _check_record(given["record"])
     if not given["show"]:
@@ -349,7 +349,7 @@ def _check_record(path: Path | None) -> None:
     _need(
         "pyarrow",
         "records need pyarrow, which is not installed",
-        "pip install 'gossip-lab[records]'",
+        "pip install pyarrow",
     )
 
 

@@ -23,7 +23,7 @@ def check_file(path: Path) -> None:
     if path.suffix == PARQUET and find_spec("pyarrow") is None:
         raise ConfigError(
             f"{path} needs pyarrow, which is not installed",
-            "pip install 'gossip-lab[records]', or a name that ends in .csv",
+            "pip install pyarrow, or a name that ends in .csv",
         )
 
 

@@ -41,7 +41,9 @@ def simulate(
         int | None, optional("Peers of each swarm; 4 to 9, at random, by default.", "-n", "--peers")
     ] = None,
     topology: Annotated[str | None, optional("Topology of exchanges; random by default.")] = None,
-    aggregator: Annotated[str | None, optional("Aggregation rule; mean by default.")] = None,
+    aggregator: Annotated[
+        str | None, optional("Aggregation rule; random by default, with --faults mean.")
+    ] = None,
     faults: Annotated[
         Path | None, optional("Play the faults of a plan file (TOML) instead of random ones.")
     ] = None,

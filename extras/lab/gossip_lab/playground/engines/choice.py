@@ -33,7 +33,7 @@ def load(name: str, settings: SweepSettings) -> CellEngine:
     if package and find_spec(package) is None:
         raise ConfigError(
             f"engine {name} needs the package {package}, which is not installed",
-            f"pip install 'gossip-lab[{name}]'",
+            f"pip install {package}",
         )
     engine: CellEngine = import_module(f".{module}", __package__).run
     return partial(halve, engine) if settings.asha else engine
