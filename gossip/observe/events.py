@@ -29,7 +29,7 @@ from .fields import (
 
 
 class AliveAgain(SubjectEvent):
-    """A member that was suspected or dead is alive, with a higher incarnation."""
+    """A suspected or dead member is alive, with a higher incarnation."""
 
 
 class Announced(PeerEvent):
@@ -305,7 +305,7 @@ class Left(SubjectEvent):
 
 
 class Lingering(PeerEvent):
-    """This peer has finished. It stays for a while, to send its state to peers that are behind."""
+    """This peer has finished, and stays to send its state to peers that are behind."""
 
     for_: Peers
     at_most_s: Real
@@ -374,7 +374,7 @@ class OtherStage(SubjectEvent):
 
 
 class Over(PeerEvent):
-    """This peer's training is over, and it leaves properly."""
+    """This peer's training is over."""
 
     message: Text
 
@@ -384,7 +384,7 @@ class Parole(Judgement):
 
 
 class PassedOver(SubjectEvent):
-    """A server does not serve for some rounds, because its results repeatedly failed to arrive."""
+    """A server is excluded for some rounds, because its results repeatedly failed to arrive."""
 
 
 class Paused(PeerEvent):
@@ -527,7 +527,7 @@ class Round(PeerEvent):
 
 
 class ServesAgain(SubjectEvent):
-    """A server that was excluded for some rounds serves again."""
+    """An excluded server serves again."""
 
 
 class Share(SubjectEvent):
@@ -562,7 +562,7 @@ class Spawned(PeerEvent):
 
 
 class StageBack(StageEvent):
-    """A stage had lost all its peers, and a peer of this stage is back."""
+    """A peer of a lost stage is back."""
 
     peers: Peers
 
@@ -664,8 +664,7 @@ class Unskip(SubjectEvent):
 
 
 class Usage(PeerEvent):
-    """Resources that a peer's trainer and node use, and free resources of the machine. Reported
-    every 5 s."""
+    """Resources that a peer's trainer and node use, and free ones of the machine, every 5 s."""
 
     cpu_s: float
     memory: int
@@ -678,7 +677,7 @@ class Usage(PeerEvent):
 
 
 class Waiting(PeerEvent):
-    """Training has not begun, because peers are missing."""
+    """Training waits for missing peers."""
 
     missing: Peers
     waited_s: Real
