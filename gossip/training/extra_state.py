@@ -4,12 +4,13 @@ of optimizers, such as learning rates."""
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Collection
 from typing import Any
 
 import torch
 
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, TrainingWarning
 
 from .collectives import ANSWERS, read_answers
 from .local_steps import STATE as LOCAL_STATE, groups_of, read_settings, settings_of
@@ -19,6 +20,11 @@ from .stage import NORMS
 from .state import StateFile, StateMismatch
 
 LOST = "gossip.lost_rounds"
+DIFFERENT = (
+    "the objects of peer.keep, and settings of the optimizer such as the learning rate, were not "
+    "copied from the other peers, because these have different ones: keep only what is equal on "
+    "all peers, and change it in a function passed to peer.each_step"
+)
 
 
 class ExtraState:
@@ -119,8 +125,11 @@ class ExtraState:
         except ValueError as error:
             raise StateMismatch(str(error)) from error
 
-    def load(self, states: dict[str, Any]) -> None:
-        """Load the state of another peer or of a checkpoint."""
+    def load(self, states: dict[str, Any], is_agreed: bool = True) -> None:
+        """Load the state of another peer or of a checkpoint. ``is_agreed``: whether enough peers
+        have this state. If not, ``states`` is empty, and the script is warned."""
+        if not is_agreed:
+            warnings.warn(DIFFERENT, TrainingWarning, stacklevel=2)
         if self._is_ahead:
             saved = states.get(LOCAL_STATE)
             self._settings_step, settings = read_settings(saved, self.optimizer)

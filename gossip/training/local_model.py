@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter as keep_ve
 
 from gossip.aggregators import Memory, Sender
 from gossip.config import RunConfig
-from gossip.errors import GossipError, TrainingWarning
+from gossip.errors import GossipError
 from gossip.ipc import Arena, allocate, clip, map_bytes, map_received, messages as control
 from gossip.topologies import draw
 from gossip.vectors import WireFormat, fragment_of, is_finite
@@ -37,12 +36,6 @@ from .state import (
     sizes_of,
 )
 from .stepping import EveryStep
-
-DIFFERENT = (
-    "the objects of peer.keep, and settings of the optimizer such as the learning rate, were not "
-    "copied from the other peers, because these have different ones: keep only what is equal on "
-    "all peers, and change it in a function passed to peer.each_step"
-)
 
 
 @dataclass(frozen=True)
@@ -340,11 +333,9 @@ class LocalModel:
 
     def plan_state(self) -> StateBundle:
         """Return the bundle for a peer that joins."""
-        trained = self.trained
-        layout, extra = trained.layout, self.extra
-        return plan_state(
-            trained.model, trained.optimizer, extra.now(), layout.parameters, extra.kept
-        )
+        trained, extra = self.trained, self.extra
+        parameters = trained.layout.parameters
+        return plan_state(trained.model, trained.optimizer, extra.now(), parameters, extra.kept)
 
     def copy_state(self, round_id: int) -> tuple[control.Snapshot, int | None]:
         """Copy the state into new memory. Return a message about the state for the node, and the
@@ -385,9 +376,7 @@ class LocalModel:
         with staying_in_mode(trained.optimizer), self.overtaking(True):
             document = read_packed_state(packed, None if message.settings else trained.optimizer)
             extra = load_document(document, trained.model, trained.optimizer, self.extra.check)
-        if not message.settings:
-            warnings.warn(DIFFERENT, TrainingWarning, stacklevel=2)
-        self.extra.load(extra)
+        self.extra.load(extra, message.settings)
 
     def note_replaced(self) -> None:
         """Record that the parameters of another state have replaced the local parameters."""

@@ -19,7 +19,7 @@ from trainer_fakes import (
 )
 
 from gossip.core import events
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, TrainingWarning
 from gossip.ipc import messages as control
 
 ONES = np.full(66, 0.5, np.float32)
@@ -192,6 +192,23 @@ def test_a_state_of_others_brings_the_number_of_its_steps():
             scheduler.step()
     assert steps == [5, 6, 7, 8]
     assert scheduler.last_epoch == 8
+
+
+def test_a_warning_says_that_kept_objects_of_others_differ():
+    state = pack_state(*small_model(seed=3), {"average": {}})
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.restored(9, state, settings=False)
+        n.go(9)
+        halt(n)
+
+    model, optimizer = small_model()
+    with (
+        FakeNodeSwarm(node) as swarm,
+        pytest.warns(TrainingWarning, match="not copied from the other peers"),
+    ):
+        swarm.session.prepare(model, optimizer)
 
 
 def test_a_state_that_comes_within_a_step_is_loaded_before_what_follows_its_next_step():

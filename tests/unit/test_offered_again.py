@@ -454,7 +454,7 @@ def test_an_update_of_parameters_that_a_state_has_replaced_is_not_offered_again(
     def script(n: FakeNode) -> None:
         n.first_update()
         is_over(n, 0)
-        n.restored(1, state_of_others(theirs, their_optimizer, 0))
+        n.restored(1, state_of_others(theirs, their_optimizer, 0), collectives=1)
         n.go(1, 1, collectives=1)
         said.append(n.next())
         n.send(events.Halt("finished", 0))
