@@ -18,12 +18,12 @@ data = torch.utils.data.TensorDataset(inputs, inputs[:, :2])
 model = torch.nn.Linear(4, 2)
 model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
 loader = peer.shard(torch.utils.data.DataLoader(data, batch_size=4, shuffle=True))
-while peer.round < 60:
+while peer.round < 110:
     for x, y in loader:
         optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
         optimizer.step()
-        if peer.round >= 60:
+        if peer.round >= 110:
             break
 error = (model(inputs) - inputs[:, :2]).square().mean().item()
 assert error < 0.1, error
@@ -41,6 +41,6 @@ def test_a_server_that_sends_false_results_is_quarantined_and_no_replica_takes_o
     (lied,) = [row["attacks"] for row in events_of(tmp_path / "out") if "attacks" in row]
     assert lied[lie] > 0
     assert (summary["byzantine"], summary["quarantined"], summary["suspected"]) == ([3], [3], [3])
-    assert (summary["rounds"], summary["rounds_lost"]) == (60, 0)
+    assert (summary["rounds"], summary["rounds_lost"]) == (110, 0)
     assert summary["replicas_identical"] is True
     assert (summary["samples"]["once"] > 0, summary["samples"]["twice"]) == (True, 0)
