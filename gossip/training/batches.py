@@ -105,6 +105,7 @@ class BatchTracker:
         # Cumulative number of samples after each received batch of the round; None if there is no
         # current batch.
         self._upto: list[int] | None = None
+        self._stepped = 0  # Batches of the round that had a step.
         self._accumulating = self._kept = False
         self._looked_at = False
         self._pass, self._handed_out = LoaderPass(), 0  # Current pass, batches in it.
@@ -130,7 +131,8 @@ class BatchTracker:
         self._order.hand_out(content)
         self._handed_out += 1
         self._upto = [*(self._upto or [])[:batch], samples]
-        if batch == 0:
+        self._stepped = min(self._stepped, batch)
+        if batch == self._stepped:
             self._kept, self._before = False, self._gradient()
 
     @contextmanager
@@ -192,7 +194,7 @@ class BatchTracker:
                 "make one pass in each epoch: for two passes peer.epochs(2 * n), with the phase "
                 "epoch % 2",
             )
-        if self._upto is None:
+        if not self._upto:
             raise ConfigError(
                 "optimizer.step() was called without a fresh batch of the sharded loader",
                 "one batch, one step; with peer.shard(loader, accumulate=k), k batches, one step",
@@ -204,7 +206,8 @@ class BatchTracker:
                 f"peer.shard(loader, accumulate={self.expected}) makes every {self.expected} "
                 "batches one step",
             )
-        self._order.note_step(exact=len(self._upto) == self.expected * steps)
+        self._stepped, self._looked_at = self.expected * steps, False
+        self._order.note_step(exact=len(self._upto) == self._stepped)
 
     def drop(self) -> None:
         self._upto, self._looked_at = None, False
@@ -217,7 +220,7 @@ class BatchTracker:
     @property
     def unused(self) -> bool:
         """Whether the loop has received a batch and has not stepped since."""
-        return self._upto is not None
+        return bool(self._upto)
 
     def resume_pass(self, resumed: LoaderPass | None) -> LoaderPass:
         """Continue the pass ``resumed`` over the loader, or begin one if it is None, and return
@@ -227,11 +230,11 @@ class BatchTracker:
         """
         if resumed is not self._pass:
             before, self._pass = self._pass, resumed or LoaderPass()
-            if self.unused and self._handed_out == 1:
+            if self._upto and self._handed_out == 1 and len(self._upto) > self._stepped:
                 # The pass has read a single batch and has not used it. The loop receives that batch
                 # again, but only once.
                 if not self._looked_at and self._gradient() == self._before:
-                    self.drop()
+                    self._upto = self._upto[: self._stepped] or None
                     self._looked_at = True
                     before.repeats += 1
             elif self.unused and self._handed_out > self.expected:

@@ -73,10 +73,12 @@ class Dealer:
 
 
 @contextmanager
-def training(dealer: Dealer) -> Iterator[tuple[Any, Any, torch.nn.Module, torch.optim.Optimizer]]:
+def training(
+    dealer: Dealer, **options: Any
+) -> Iterator[tuple[Any, Any, torch.nn.Module, torch.optim.Optimizer]]:
     """Yield a session, its loader, and what it has prepared."""
     model, optimizer = small_model()
-    with FakeNodeSwarm(dealer) as swarm:
+    with FakeNodeSwarm(dealer, **options) as swarm:
         loader = swarm.session.shard(data())
         swarm.session.prepare(model, optimizer)
         yield swarm.session, loader, model, optimizer
@@ -423,10 +425,16 @@ def test_a_look_at_the_first_batch_costs_no_step() -> None:
     assert dealer.used == [5] * (2 * STEPS)
 
 
+LOCAL_STEPS = [{}, {"local_steps": 2, "outer": "mean"}]
+
+
+@pytest.mark.parametrize("options", LOCAL_STEPS)
 @pytest.mark.parametrize("stepped", [True, False])
-def test_a_look_at_a_batch_within_a_pass_costs_no_step(stepped: bool) -> None:
+def test_a_look_at_a_batch_within_a_pass_costs_no_step(
+    stepped: bool, options: dict[str, Any]
+) -> None:
     dealer = Dealer(2)
-    with training(dealer) as (peer, loader, model, optimizer):
+    with training(dealer, **options) as (peer, loader, model, optimizer):
         for _ in peer.epochs(2):
             for at, _ in enumerate(loader):
                 if not stepped and at % 2 == 0:
@@ -449,8 +457,11 @@ def test_two_iterators_may_take_turns_and_leave_a_batch_without_a_step() -> None
 @pytest.mark.parametrize(
     "pair", [lambda a: zip(a, a, strict=True), lambda a: ((x, next(iter(a))) for x in a)]
 )
-def test_iterators_that_read_the_same_batches_are_refused(pair: Any) -> None:
-    with training(Dealer(1)) as (_, loader, model, optimizer):
+@pytest.mark.parametrize("options", LOCAL_STEPS)
+def test_iterators_that_read_the_same_batches_are_refused(
+    pair: Any, options: dict[str, Any]
+) -> None:
+    with training(Dealer(1), **options) as (_, loader, model, optimizer):
         pairs = pair(loader)
         for _ in range(2):
             next(pairs)
