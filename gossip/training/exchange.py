@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 BRIEF_S = 0.05  # after a shorter step, the receipt of a round is sent together with the next update
 PASSED_MAX = 32
 """A waiting update is dropped after this number of consecutive rounds with other kinds of steps."""
-_ONE_STEP = StepsTaken()
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,6 @@ class _Offer:
     go: control.StartRoundCommand
     message: control.Contribute
     changes: int
-
-    @property
-    def step(self) -> int:
-        """Number of the step that the round makes, unless it becomes a collective operation."""
-        return self.go.round_id - self.go.collectives
 
 
 class Exchange:
@@ -61,7 +55,8 @@ class Exchange:
         pending = self._in_flight
         if pending is None or self._model.changes != pending.changes:
             return 0
-        return int(self._applied.step <= pending.step)
+        # The step that the round makes, unless it becomes a collective operation.
+        return int(self._applied.step <= pending.go.round_id - pending.go.collectives)
 
     def wait_go(self) -> control.StartRoundCommand:
         """Wait for the next round for which this peer must compute. Apply rounds that were
@@ -95,20 +90,14 @@ class Exchange:
     def late_s(self, since: float) -> float:
         """Return the delay, in seconds, with which this peer began to compute for the round.
         ``since``: time at which this peer began. A peer is delayed if it was still in an earlier
-            round or
-        was restoring a state. Work of the script between two rounds is no delay, because it takes
-        the same time on all peers."""
+        round or was restoring a state. Work of the script between two rounds is no delay, because
+        it takes the same time on all peers."""
         go = self._node.go
         if go is None or not 0.0 < go.began_at < self._applied.offered_at:
             return 0.0
         return max(0.0, since - go.began_at)
 
-    def contribute(
-        self,
-        samples: int,
-        loss: float | None,
-        steps: StepsTaken = _ONE_STEP,
-    ) -> None:
+    def contribute(self, samples: int, loss: float | None, steps: StepsTaken) -> None:
         """Offer the gradients to the next round, and wait until the round is applied. If
         ``samples`` is 0, no gradients are offered. With overlap, return as soon as the gradients
         are offered; a later call of ``settle`` applies the round.
@@ -163,27 +152,22 @@ class Exchange:
             self._node.serve_until_go(self._brief)
         self._left_at = time.monotonic()
 
-    def settle(self, expired: Callable[[], bool] = lambda: False) -> bool:
+    def settle(self, expired: Callable[[], bool] = lambda: False) -> None:
         """Wait until the round of the update in flight, if there is one, is applied. The user's
         gradients do not change.
 
         Args:
             expired: Function that is polled about twice a second. The wait ends when it returns
                 True.
-        Returns: Whether this round is the only step since the update was offered. If not, the
-            gradient that was computed during the round belongs to parameters that are more than one
-            step old or were replaced.
         """
-        pending, restores = self._in_flight, self._applied.restores
-        if pending is None:
-            return True
+        if self._in_flight is None:
+            return
         self._brief = time.monotonic() - self._left_at < BRIEF_S
         try:
-            self._settle(pending, expired)
+            self._settle(self._in_flight, expired)
         finally:
             self._in_flight = None
         self._model.stepper.mark_exchanged(self._model.exchanged)
-        return self._applied.restores == restores and self._applied.step == pending.step + 1
 
     def abandon(self) -> None:
         """Drop the update in flight without waiting for its round."""
@@ -277,15 +261,15 @@ class Exchange:
     # --- between two local steps ------------------------------------------------------------------
 
     def is_asked_for_state(self) -> bool:
-        """Whether the node requests a copy of the state for another peer. Call it between two local
-        steps. Other messages that have arrived are deferred to the end of the round."""
+        """Whether the node requests a copy of the state for another peer. Other messages that have
+        arrived are deferred to the end of the round."""
         self._poll_node()
         waits = self._in_flight is not None or bool(self._node.link.put_off)
         return self._applied.snapshots_due > 0 and not waits
 
     def is_decided(self) -> bool:
         """Whether the round of the current local steps is over, so that their update would not be
-        used. Call it between two local steps. A collective operation does not end the round."""
+        used. A collective operation does not end the round."""
         self._poll_node()
         return any(
             isinstance(message, control.RestoreCommand)

@@ -26,7 +26,7 @@ class ScriptRounds:
         batches: Tracks the batches of the sharded loader, if there is one.
         checkpoints: Checkpoints that the script requests.
         loss: Loss that the script has logged since its last update.
-        computing_since: Time when the script began to compute its next update.
+        computing_since: Time of the last call of ``begin_computing``.
         dropped: Extra state (``ExtraState``) before a dropped step. It is {} if a state of other
             peers has replaced it, and None if no step was dropped.
     """
@@ -36,12 +36,11 @@ class ScriptRounds:
         self._node, self._exchange = run.node, run.exchange
         self.checkpoints, self.batches, self._extra = checkpoints, BatchTracker(), run.model.extra
         self.loss: float | None = None
-        self.computing_since = time.monotonic()
+        self.computing_since, self._seen = time.monotonic(), (0, 0, 0)
         self.dropped: dict[str, Any] | None = None
         self._has_undone = False  # Whether undone local steps were reported to the user.
         self._samples = 0  # Number of samples of the update in the last step of the run.
         self._overtakes = 0  # ``model.overtakes`` at the last step of the run.
-        self._seen = 0, 0  # ``_parameters_now`` when the script last read the parameters.
 
     # --- updates ----------------------------------------------------------------------------------
 
@@ -66,7 +65,7 @@ class ScriptRounds:
         outdated = False
         if is_further(steps.kind):
             exchange.wait_go()  # may apply missed rounds
-            outdated = self._seen != self._parameters_now or model.overtakes != self._overtakes
+            outdated = self._seen != self._progress or model.overtakes != self._overtakes
         else:
             self._samples, self._overtakes = self.batches.end_round(steps.taken), model.overtakes
         used = 0 if steps.is_useless or outdated else self._samples
@@ -79,14 +78,15 @@ class ScriptRounds:
         return True
 
     @property
-    def _parameters_now(self) -> tuple[int, int]:
-        """Version of the parameters: number of rounds that have stepped the optimizer, and number
-        of restored states."""
-        return self._run.model.steps, self._run.applied.restores
+    def _progress(self) -> tuple[int, int, int]:
+        """Number of rounds that have changed the parameters, number of rounds of the first step on
+        a batch, and number of restored states."""
+        applied = self._run.applied
+        return self._run.model.steps, applied.step, applied.restores
 
-    def note_seen(self) -> None:
-        """Record that the script computes with the present parameters from now on."""
-        self._seen = self._parameters_now
+    def begin_computing(self) -> None:
+        """Record that the script begins to compute its next update, with the present parameters."""
+        self.computing_since, self._seen = time.monotonic(), self._progress
 
     def undo_local_steps(self) -> None:
         """Undo the local steps of an incomplete round."""
@@ -112,16 +112,16 @@ class ScriptRounds:
 
     def _is_of_use(self) -> bool:
         """Wait for the round in flight, and apply it. Return whether the update that was computed
-        during this round can be offered to the next round. The update can be offered if its
-        parameters lack at most one round, and its samples are those of this peer in the next
-        round."""
-        exchange, step, restores = self._exchange, self._run.step, self._run.applied.restores
-        in_turn = exchange.settle()
-        go = exchange.wait_go()
-        replaced = self._run.applied.restores != restores
+        meanwhile can be offered: its parameters lack at most one round, and its samples are those
+        of this peer in the next round."""
+        step = self._run.step
+        self._exchange.settle()
+        go = self._exchange.wait_go()  # may apply missed rounds
+        _, steps, restores = self._seen
+        restored = self._run.applied.restores > restores
         # These rounds have called the functions of ``each_step``, but have stepped no scheduler.
-        self._extra.in_flight = {} if replaced else self._extra.before_round(step)
-        if replaced or not in_turn:
+        self._extra.in_flight = {} if restored else self._extra.before_round(step)
+        if restored or self._run.applied.step > steps + 1:
             return False
         return not go.sharded or self.batches.belong_to(go)
 
@@ -135,7 +135,7 @@ class ScriptRounds:
         stepper.resume_after_round()
         batches.drop()
         batches.is_outdated = False
-        self.computing_since = time.monotonic()
+        self.begin_computing()
 
     def undo_dropped(self) -> None:
         """Undo the script's changes after a dropped step, such as the step of a scheduler."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -107,7 +106,6 @@ class ScriptSteps:
             (self._make_further_step if is_further(kind) else self._make_step)(loss, overflow, kind)
         finally:
             self.advanced = run.model.steps - trained if is_further(kind) else run.step - before
-            self._rounds.note_seen()
             if run.applied.replicas is not None:
                 run.applied.replicas.warn_of_changes()
 
@@ -152,7 +150,7 @@ class ScriptSteps:
         if stepper.step(overflow, rounds.computing_since):
             rounds.batches.skip(stepper.good)
         if stepper.taken:
-            rounds.computing_since = time.monotonic()
+            rounds.begin_computing()
         if stepper.good == 1 and not run.model.steps:
             # raise UnsupportedModel before the first checkpoint
             run.model.plan_own()
@@ -185,7 +183,7 @@ class ScriptSteps:
         self._rounds.run(loss, StepsTaken(kind=kind, is_useless=overflow))
         if self._run.is_out_of_rounds:
             self._rounds.confirm()
-        self._rounds.computing_since = time.monotonic()
+        self._rounds.begin_computing()
 
     def _step_directly(self, overflow: bool) -> None:
         if self._run.model.steps_directly and not overflow:
@@ -288,7 +286,7 @@ class ScriptSteps:
     def begin_computing(self, moment: str = "after step") -> None:
         """Record that the script begins to compute its next update. ``moment``: as in ``seed``."""
         self.seed(moment)
-        self._rounds.computing_since = time.monotonic()
+        self._rounds.begin_computing()
 
     def seed(self, moment: str = "after step") -> None:
         """Seed the generators, with the same seed in a resumed run, but not in a script that was

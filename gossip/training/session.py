@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -151,7 +150,7 @@ class Session(LoopCalls, CollectiveCalls):
             load_named(self._run, resume)
         if resume != AUTO:
             self._steps.join()
-        self._rounds.computing_since = time.monotonic()
+        self._rounds.begin_computing()
         return model, optimizer
 
     def shard(

@@ -106,16 +106,27 @@ def test_behind_epochs_without_a_loader_every_round_is_applied() -> None:
         assert same_bits(model, delayed_steps(2))
 
 
-def test_what_was_computed_beside_several_rounds_is_dropped() -> None:
+ONES = np.ones(5 * 7 + 7 + 7 * 3 + 3, np.float32)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_was_computed_beside_several_rounds_is_dropped(waits: bool) -> None:
     """The others went on without this peer: its gradient is older than one round."""
 
     def hurries(node: FakeNode) -> None:
         node.prepared()
         node.go(0)
         node.expect(control.Contribute)
-        node.send(*[control.ApplyCommand(at, -1, 0.0) for at in range(3)])
+        for slot in range(3):
+            node.put(slot, ONES)
+        first = 0
+        if waits:  # the others go on after the round of this peer is applied
+            node.send(control.ApplyCommand(0, 0, 0.0))
+            node.expect(control.AppliedReply)
+            first = 1
+        node.send(*[control.ApplyCommand(at, at, 0.0) for at in range(first, 3)])
         node.go(3)
-        for _ in range(3):
+        for _ in range(first, 3):
             node.expect(control.AppliedReply)
         said = node.expect(control.Contribute)
         assert said.round_id == 3
@@ -131,9 +142,6 @@ def test_what_was_computed_beside_several_rounds_is_dropped() -> None:
             steps.append(swarm.session.step)
     assert steps == [1, 3, 4]
     assert any('"skipped": "overlap"' in line for line in swarm.nodes[0].logs)
-
-
-ONES = np.ones(5 * 7 + 7 + 7 * 3 + 3, np.float32)
 
 
 class Counter:
