@@ -218,12 +218,12 @@ def words_of_docs() -> int:
 
 
 BUDGETS = {
-    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 791_545, 700_000),
-    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 518_330, 450_000),
+    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 791_771, 700_000),
+    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 518_323, 450_000),
     "docstrings without a subject, %": Budget(docstrings_without_a_subject, 0.1, 1),
     "uses of functions that say, tell, hear, look, take or give": Budget(vague_verbs, 65, 100),
-    "classes with more than 25 attributes": Budget(classes_with_many_attributes, 4, 3),
-    "classes of 300 lines or more": Budget(long_classes, 23, 10),
+    "classes with more than 25 attributes": Budget(classes_with_many_attributes, 3, 3),
+    "classes of 300 lines or more": Budget(long_classes, 22, 10),
     "`pipeline` in core/peer.py": Budget(
         lambda: text_of("gossip/core/peer.py").count("pipeline"), 0, 0
     ),

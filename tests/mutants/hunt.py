@@ -87,9 +87,9 @@ def _play(seed: int) -> tuple[str, str] | None:
     from gossip_lab.simulation.campaign.play import run
     from gossip_lab.simulation.schedules.generator import generate
     from gossip_lab.simulation.schedules.pipelines import generate_pipeline
-    from gossip_lab.simulation.world import driver
+    from gossip_lab.simulation.world import dispatcher
 
-    driver.DELIVERIES_MAX = EVENTS_MAX
+    dispatcher.HANDLED_MAX = EVENTS_MAX
     signal.signal(signal.SIGPROF, _time_is_up)
     signal.setitimer(signal.ITIMER_PROF, SEED_S)
     try:

@@ -266,14 +266,14 @@ def test_a_timer_that_is_cancelled_while_a_slow_node_has_no_time_for_it_does_not
     swarm.slow_down(0, 1.0, handling_s=0.05)
     host = swarm.hosts[0]
     for token in (70, 71):
-        swarm._set_alarm(host, token, swarm.now + 0.01 * (token - 69))
+        swarm.dispatcher.set_timer(host, token, swarm.now + 0.01 * (token - 69))
     for _ in range(3):
         swarm.inject(0, events.TrainerProgress(0, 0.0))
     swarm.run_for(0.03)
     assert {70, 71} <= {
         event.token for event, _ in host.waiting if isinstance(event, events.TimerFired)
     }
-    swarm._carry_out[events.CancelTimer](host, events.CancelTimer(70))
+    swarm.dispatcher._carry_out[events.CancelTimer](host, events.CancelTimer(70))
     swarm.run_for(0.5)
     fired = [event.token for _, event in swarm.cores[0].of(events.TimerFired)]
     assert 71 in fired

@@ -64,7 +64,7 @@ def play_moments(parts: Parts) -> Iterator[Moment]:
 def _play_rounds(swarm: Swarm[Peer], recorder: Recorder, peers: int) -> Iterator[Moment]:
     while True:
         limit_s = swarm.now + ROUND_S_MAX
-        swarm.deliveries_max = swarm.deliveries + EVENTS_MAX
+        swarm.dispatcher.handled_max = swarm.dispatcher.handled + EVENTS_MAX
         while not recorder.moments:
             if swarm.now > limit_s or not swarm.step():
                 halts = [host.halt.reason for host in swarm.hosts.values() if host.halt is not None]

@@ -244,7 +244,7 @@ def measure_speed(world: ManyPeers) -> SwarmSpeed:
     swarm = _swarm(world, Acquaintance(dict.fromkeys(range(world.n), 0)))
     _advance(swarm, partial(_is_in, swarm, 2), "two rounds", lambda text: None)
     begun = _round(swarm)
-    events_before = swarm.deliveries
+    events_before = swarm.dispatcher.handled
     before_s = process_time()
     last = begun + world.rounds
     _advance(swarm, partial(_is_in, swarm, last), f"round {last}", lambda text: None)
@@ -255,7 +255,7 @@ def measure_speed(world: ManyPeers) -> SwarmSpeed:
         world.topology,
         world.rounds,
         round(peer_rounds / took_s, 1),
-        round((swarm.deliveries - events_before) / peer_rounds, 1),
+        round((swarm.dispatcher.handled - events_before) / peer_rounds, 1),
         round((getrusage(RUSAGE_SELF).ru_maxrss - resident_kib) / 1024 / world.n, 2),
     )
 

@@ -224,7 +224,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         EVENTS_LEAST
         + schedule.everybody * (500 * schedule.duration_s + 40 * schedule.everybody * rounds)
     )
-    swarm.deliveries_max = min(most, swarm.deliveries_max)
+    swarm.dispatcher.handled_max = min(most, swarm.dispatcher.handled_max)
     violation: ViolationRecord | None = None
     found: tuple[int, float, float, dict[str, int]] | None = None  # state before the last round
     lied_to = 0
@@ -264,7 +264,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         simulated_s,
         dict(nemesis.totals(swarm)),
         len(nemesis.network.cuts_seen),
-        {**swarm.counts, "delivered": swarm.deliveries, "lied_to_at_last": lied_to},
+        {**swarm.counts, "delivered": swarm.dispatcher.handled, "lied_to_at_last": lied_to},
         reports,
         suite.judged(),
         suite.judged_by(),

@@ -113,7 +113,7 @@ class EventObserver(Observer):
         event."""
         return [
             effect.message
-            for effect in self.swarm.asked
+            for effect in self.swarm.dispatcher.effects
             if type(effect) is Send and effect.peer == to and isinstance(effect.message, kind)
         ]
 

@@ -25,16 +25,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias
 
-from gossip.core import Commit, Effect, Event, PeerId, Received, Send, TimerFired, Token, events
-from gossip.vectors import compared
+from gossip.core import Event, PeerId, Send, events
 from gossip_lab.inspection import Inspection
 
+from .dispatcher import Dispatcher
 from .host import C, SimProcess
 from .links import Links
 from .machine import Machine, to_ns
 from .network import Network
-from .observer import MANY, Hooks
-from .slow_nodes import SlowNodes
+from .observer import Hooks
 from .timeline import SimulationStuck, Timeline
 from .toy_trainer import TRAINER_EFFECTS, Trainer
 from .trace import Trace
@@ -43,9 +42,6 @@ from .wire import Outgoing, Wire
 
 __all__ = ["AnySwarm", "SimulationStuck", "Swarm", "address"]
 
-# Maximum number of events in a run. With more, a core probably causes events forever.
-DELIVERIES_MAX = 50_000_000
-CRASHED: str = "crashed"
 # Minimum duration of a pause that a node detects (``StallDetector``).
 STALLED_AFTER_S = 0.2
 
@@ -57,15 +53,6 @@ def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
         f"tcp://10.0.0.{peer}:{10_000 + 2 * incarnation}",
         f"tcp://10.0.0.{peer}:{10_001 + 2 * incarnation}",
     )
-
-
-def _as_received(host: SimProcess[Any], event: Received) -> tuple[type, Received]:
-    """Return the type of the message, by which hooks select the event, and the event with the data
-    that a real node adds to it."""
-    kind = type(event.message)
-    if kind is Commit and host.admit is not None:
-        event = compared(event, host.admit)
-    return kind, event
 
 
 class Swarm(Timeline, Generic[C]):
@@ -96,10 +83,7 @@ class Swarm(Timeline, Generic[C]):
             never existed.
         machines: Peer -> its machine, the same for all incarnations.
         hooks: Observers.
-        deliveries: Number of events that cores have handled. If it exceeds ``deliveries_max``,
-            ``SimulationStuck`` is raised.
-        handling, handler, asked: The present event, the peer that handles it, and the effects that
-            its core has returned.
+        dispatcher: Passes events to cores.
         outgoing: Function that replaces the messages of Byzantine peers; None if all peers are
             honest.
     """
@@ -124,7 +108,7 @@ class Swarm(Timeline, Generic[C]):
         super().__init__(network or Network())
         self.make_core, self.make_trainer = make_core, make_trainer
         self.seed, self.run, self.encoded = seed, run, encoded
-        self.progress_s, self.stable_addresses = progress_s, stable_addresses
+        self.stable_addresses = stable_addresses
         self.rng = random.Random(f"swarm/{seed}")
         self.counts: Counter[str] = Counter()
         self.machines: dict[PeerId, Machine] = {}
@@ -135,30 +119,22 @@ class Swarm(Timeline, Generic[C]):
         # time.
         self.copies_per_s = 0.0
         self.travel_s = 0.0  # maximum transfer time of a round's payloads
-        self.deliveries = 0
-        self.deliveries_max = DELIVERIES_MAX
-        self.handling: Event | None = None
-        self.asked: Sequence[Effect] = ()
-        self.handler: PeerId = -1
-        self._trace = Trace()
-        self._traced = traced
-        self._record = self._trace.delivered if traced else lambda *_: None
+        self._trace = Trace() if traced else None
         self._links = Links(self)
         self._wire = Wire(self, self._links)
-        self._slow_nodes = SlowNodes(self, self._handle)
-        self._trainers = Trainers(self)
-        self._carry_out: dict[type, Callable[[SimProcess[C], Any], object]] = {
-            Send: self._wire.send,
-            events.AfterSends: lambda host, _: host.settling.appendleft(events.SendsDone()),
-            events.SetTimer: lambda host, it: self._set_alarm(host, it.token, it.at),
-            events.CancelTimer: lambda host, it: host.timers.pop(it.token, None),
-            events.Connect: lambda host, it: self._links.connect(host, it.peer, it.control),
-            events.Disconnect: lambda host, it: self._links.disconnect(host, it.peer),
-            events.Report: lambda host, it: host.reports.append((self.now, it)),
-            events.Committed: lambda host, it: host.commits.append((self.now, it)),
-            events.Halt: self._halt,
-            **dict.fromkeys(TRAINER_EFFECTS, self._trainers.request),
-        }
+        self._trainers = Trainers(self, progress_s)
+        self.dispatcher = Dispatcher(
+            self,
+            self._trace,
+            {
+                Send: self._wire.send,
+                events.Connect: lambda host, it: self._links.connect(host, it.peer, it.control),
+                events.Disconnect: lambda host, it: self._links.disconnect(host, it.peer),
+                events.Halt: self._halt,
+                **dict.fromkeys(TRAINER_EFFECTS, self._trainers.request),
+            },
+        )
+        self.deliver = self.dispatcher.deliver
         self.hosts: dict[PeerId, SimProcess[C]] = {}
         self.inspections: dict[PeerId, Inspection] = {}
         self.past: list[SimProcess[C]] = []  # former incarnations
@@ -186,7 +162,7 @@ class Swarm(Timeline, Generic[C]):
     @property
     def trace_hash(self) -> str:
         """Hash of all events that were delivered so far, with their times."""
-        assert self._traced, "this run is not traced"
+        assert self._trace is not None, "this run is not traced"
         return self._trace.hexdigest()
 
     def trainer(self, peer: PeerId) -> Trainer:
@@ -196,11 +172,7 @@ class Swarm(Timeline, Generic[C]):
 
     def reports(self, peer: PeerId, event: str | None = None) -> list[events.Report]:
         """Return the reports of a peer in its present incarnation, in order."""
-        return [
-            report
-            for _, report in self.hosts[peer].reports
-            if event is None or report.event == event
-        ]
+        return [each for _, each in self.hosts[peer].reports if event in (None, each.event)]
 
     def commits(self, peer: PeerId) -> list[events.Committed]:
         return [committed for _, committed in self.hosts[peer].commits]
@@ -282,13 +254,13 @@ class Swarm(Timeline, Generic[C]):
         host.state = "up"
         for see in self.hooks.resume:
             see(self, peer)
-        self._slow_nodes.catch_up(host)
+        self.dispatcher.slow_nodes.catch_up(host)
         still_s = host.machine.clock_s(self.now_ns) - host.machine.clock_s(host.paused_at_ns)
         if still_s > STALLED_AFTER_S:
-            self._handle(host, events.ClockJumped(still_s))
+            self.dispatcher.handle(host, events.ClockJumped(still_s))
         late, host.late_timers = sorted(host.late_timers), []
         for due_ns, token in late:
-            self._fire(host, token, due_ns)
+            self.dispatcher.fire(host, token, due_ns)
 
     def pause_for(self, peer: PeerId, duration_s: float) -> None:
         self.pause(peer)
@@ -334,7 +306,7 @@ class Swarm(Timeline, Generic[C]):
         machine, host = self.machines[peer], self.hosts[peer]
         machine.slowness, machine.handling_ns = factor, to_ns(handling_s)
         if not handling_s:
-            self._slow_nodes.catch_up(host)
+            self.dispatcher.slow_nodes.catch_up(host)
 
     def drift(self, peer: PeerId, rate: float = 1.0, jump_s: float = 0.0) -> None:
         """From now on, run the peer's clock at ``rate`` times the speed of virtual time. For
@@ -343,7 +315,7 @@ class Swarm(Timeline, Generic[C]):
         host.machine.set_clock(self.now_ns, rate, jump_s)
         # Pending timers also follow the new rate.
         for token, (_, at_s) in tuple(host.timers.items()):
-            self._set_alarm(host, token, at_s)
+            self.dispatcher.set_timer(host, token, at_s)
 
     def make_timers_late(self, peer: PeerId, late_s: float) -> None:
         """From now on delay every timer that the peer sets by ``late_s``, as on an overloaded
@@ -354,19 +326,11 @@ class Swarm(Timeline, Generic[C]):
 
     def _add(self, peer: PeerId, incarnation: int, after_s: float) -> None:
         if incarnation == 0:
-            self.machines[peer], self._dice[peer] = (
-                Machine(),
-                random.Random(f"network/{self.seed}/{peer}"),
-            )
+            self.machines[peer] = Machine()
+            self._dice[peer] = random.Random(f"network/{self.seed}/{peer}")
         trainer = self.make_trainer(peer, incarnation) if self.make_trainer else None
-        host = SimProcess(
-            peer,
-            incarnation,
-            self.make_core(peer, incarnation),
-            trainer,
-            self.machines[peer],
-            self._dice[peer],
-        )
+        core = self.make_core(peer, incarnation)
+        host = SimProcess(peer, incarnation, core, trainer, self.machines[peer], self._dice[peer])
         self.hosts[peer] = host
         if host.inspection is not None:
             self.inspections[peer] = host.inspection
@@ -377,112 +341,19 @@ class Swarm(Timeline, Generic[C]):
         host.machine.free_at_ns = self.now_ns
         for see in self.hooks.start:
             see(self, host.peer)
-        self._handle(host, events.Started())
+        self.dispatcher.handle(host, events.Started())
         if host.trainer is not None:
             self._trainers.schedule(host, host.trainer.on_start(host.machine.clock_s(self.now_ns)))
-            self._watch_progress(host)
+            self._trainers.report_progress(host)
 
-    def _watch_progress(self, host: SimProcess[C]) -> None:
-        if host.trainer is None or host.state in ("crashed", "halted"):
-            return
-        # The node reads the progress from shared memory, so it is delivered even if the trainer
-        # hangs.
-        if host.state == "up":
-            self.deliver(host, host.trainer.progress(host.machine.clock_s(self.now_ns)))
-        self.at_ns(self.now_ns + to_ns(self.progress_s), self._watch_progress, host)
+    def _halt(self, host: SimProcess[C], effect: events.Halt) -> None:
+        host.halt, host.state = effect, "halted"
+        self._close_process(host)
 
     def _close_process(self, host: SimProcess[C]) -> None:
         host.timers.clear()
         host.waiting.clear()
         self._links.close_process(host)
-
-    # --- events and effects -----------------------------------------------------------------------
-
-    def deliver(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None:
-        """Deliver an event to a core. If the process is paused, it is delivered when the process
-        resumes. ``said`` has the bytes of a message."""
-        if host.state == "up":
-            if not self._slow_nodes.puts_off(host, event, said):
-                self._handle(host, event, said)
-        elif host.state == "paused":
-            host.waiting.append((event, said))
-
-    def _handle(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None:
-        self._handle_one(host, event, said)
-        while host.settling and host.state == "up":
-            self._handle_one(host, host.settling.popleft())
-
-    def _handle_one(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None:
-        if host.state != "up":
-            return
-        self.handling = event
-        self.handler = host.peer
-        peer = host.peer
-        self.deliveries += 1
-        if self.deliveries > self.deliveries_max:
-            raise SimulationStuck(
-                f"{self.deliveries_max} events in one run: a core answers itself forever\n"
-                f"{self.summary()}"
-            )
-        hooks = self.hooks
-        self._record(self.now_ns, peer, event, said)
-        kind: type = type(event)
-        if kind is Received:
-            kind, event = _as_received(host, event)  # type: ignore[arg-type]
-        for see in hooks.event[kind]:
-            see(self, peer, event)
-        if host.state == CRASHED:
-            return
-        self.asked = host.core.handle(event, host.machine.clock_s(self.now_ns))
-        if len(self.asked) > MANY:
-            for see in hooks.flood:
-                see(self, peer, event)
-        if not self.asked or self._carry_out_all(host, self.asked):
-            for see in hooks.after[kind]:
-                see(self, peer, event)
-
-    def _carry_out_all(self, host: SimProcess[C], effects: Sequence[Effect]) -> bool:
-        """Carry out the effects. Return False if an observer killed the process before the last
-        effect."""
-        peer = host.peer
-        seeing = self.hooks.effect
-        carry_out = self._carry_out
-        for effect in effects:
-            asked: type = type(effect)
-            kind = asked
-            if asked is Send:
-                kind = type(effect.message)  # type: ignore[union-attr]
-            for see in seeing[kind]:
-                see(self, peer, effect)
-            if host.state != "up":
-                assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
-                if host.state == CRASHED:
-                    return False  # an observer killed the peer, so the other effects are lost
-            carry_out[asked](host, effect)
-        return True
-
-    def _set_alarm(self, host: SimProcess[C], token: Token, at_s: float) -> None:
-        due_ns = host.machine.due_ns(at_s)
-        if due_ns < self.now_ns:
-            due_ns = self.now_ns
-        host.timers[token] = (due_ns, at_s)
-        self.at_ns(due_ns, self._fire, host, token, due_ns)
-
-    def _fire(self, host: SimProcess[C], token: Token, due_ns: int) -> None:
-        pending = host.timers.get(token)
-        if pending is None or pending[0] != due_ns:
-            return  # the timer was cancelled, or moved by a change of the clock
-        if host.state == "paused":
-            host.late_timers.append((due_ns, token))
-            return
-        event = TimerFired(token)
-        if not self._slow_nodes.puts_off(host, event):
-            del host.timers[token]
-            self._handle(host, event)
-
-    def _halt(self, host: SimProcess[C], effect: events.Halt) -> None:
-        host.halt, host.state = effect, "halted"
-        self._close_process(host)
 
 
 AnySwarm: TypeAlias = Swarm[Any]

@@ -42,8 +42,8 @@ class Observer:
         and all later effects of the event are not carried out."""
 
     def on_flood(self, swarm: Any, peer: PeerId, event: Event) -> None:
-        """Observe an event with more than ``MANY`` effects. The effects are in ``swarm.asked``, and
-        none has been carried out yet."""
+        """Observe an event with more than ``MANY`` effects. The effects are in
+        ``swarm.dispatcher.effects``, and none has been carried out yet."""
 
     def after_event(self, swarm: Any, peer: PeerId, event: Event) -> None:
         """Observe an event after the core has handled it and its effects were carried out. The

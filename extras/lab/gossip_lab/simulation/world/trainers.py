@@ -16,10 +16,21 @@ seconds."""
 
 
 class Trainers:
-    """Passes requests of cores to trainers, and replies of trainers to cores."""
+    """Passes requests of cores to trainers, and replies of trainers to cores. ``progress_s``:
+    interval at which a core receives its trainer's progress, in seconds."""
 
-    def __init__(self, swarm: SwarmEnvironment) -> None:
-        self.swarm = swarm
+    def __init__(self, swarm: SwarmEnvironment, progress_s: float) -> None:
+        self.swarm, self.progress_s = swarm, progress_s
+
+    def report_progress(self, host: SimProcess[Any]) -> None:
+        """Deliver the trainer's progress now and in each interval. The node reads it from shared
+        memory, so it is delivered even if the trainer hangs."""
+        swarm = self.swarm
+        if host.trainer is None or host.state in ("crashed", "halted"):
+            return
+        if host.state == "up":
+            swarm.deliver(host, host.trainer.progress(host.machine.clock_s(swarm.now_ns)))
+        swarm.at_ns(swarm.now_ns + to_ns(self.progress_s), self.report_progress, host)
 
     def resume(self, host: SimProcess[Any]) -> None:
         """End the hang of a trainer. It continues with the replies and requests that had to

@@ -232,7 +232,7 @@ class AggregatesMatchPushes(Checker):
         # This event may also have put a peer into quarantine. The wait for this peer was right.
         fresh = {
             asked.fields["subject"]
-            for asked in self.swarm.asked
+            for asked in self.swarm.dispatcher.effects
             if isinstance(asked, Report) and asked.event == "quarantined"
         }
         worth = {

@@ -63,18 +63,18 @@ class NoExceptionsOrFloods(Checker):
 
     def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         self.select_peer(swarm, peer)
-        if sum(isinstance(effect, Send) for effect in swarm.asked) > self._most[peer]:
+        if sum(isinstance(effect, Send) for effect in swarm.dispatcher.effects) > self._most[peer]:
             raise self.violated(
                 f"sends more than {self._most[peer]} messages because of {_describe_event(event)}"
             )
 
     def finish(self) -> None:
         """Count a judgement for each event of the run."""
-        self.judged += self.swarm.deliveries
+        self.judged += self.swarm.dispatcher.handled
 
     @on_effect
     def judge(self, halt: Halt) -> None:
-        event = self.swarm.handling
+        event = self.swarm.dispatcher.event
         if self.core.stop_reason == halt.reason:
             return  # it was requested to stop
         if isinstance(event, Received) and event.sender in self.conditions.attackers:
@@ -90,13 +90,14 @@ def as_violation(swarm: AnySwarm, error: Exception) -> Violation:
     S14 that names the last event that a core received."""
     if isinstance(error, Violation):
         return error
+    now = swarm.dispatcher
     if isinstance(error, SimulationStuck):
-        event = swarm.handling
+        event = now.event
         what = type(event.message if isinstance(event, Received) else event).__name__
-        text = f"{swarm.deliveries_max} events so far, this one a {what}: they cause each other"
-        return Violation("S15", swarm.handler, swarm.now, f"{text} forever")
-    text = f"{type(error).__name__}: {error}; the last event was {_describe_event(swarm.handling)}"
-    return Violation(NoExceptionsOrFloods.invariant, swarm.handler, swarm.now, text)
+        text = f"{now.handled_max} events so far, this one a {what}: they cause each other"
+        return Violation("S15", now.peer, swarm.now, f"{text} forever")
+    text = f"{type(error).__name__}: {error}; the last event was {_describe_event(now.event)}"
+    return Violation(NoExceptionsOrFloods.invariant, now.peer, swarm.now, text)
 
 
 def _describe_event(event: Event | None) -> str:
@@ -261,7 +262,7 @@ class TimersAndHalt(Checker):
     def judge_halt(self, halt: Halt) -> None:
         # A halted core receives no further events, so only effects of the same event have to be
         # checked.
-        asked = self.swarm.asked
+        asked = self.swarm.dispatcher.effects
         later = [other for at, other in enumerate(asked) if halt in asked[:at]]
         if later:
             raise self.violated(f"returns {repr(later[0])[:400]} after it halted")

@@ -308,7 +308,7 @@ class SingleCommitPerRound(Checker):
                 isinstance(effect, Report)
                 and effect.event == "attempt"
                 and moved.items() <= effect.fields.items()
-                for effect in self.swarm.asked
+                for effect in self.swarm.dispatcher.effects
             ),
             f"accepts a commit of attempt {commit.attempt} in round {commit.round_id}, shard "
             f"{commit.shard}, although it has moved on to attempt {attempt}",

@@ -176,7 +176,7 @@ class BoundedMessageRates(Checker):
         """Whether the message has a cause other than the clock, which determines its rate."""
         kind = type(send.message)
         message = send.message
-        cause = self.swarm.handling
+        cause = self.swarm.dispatcher.event
         if isinstance(message, PushPull):
             return message.reply
         if isinstance(message, StateRequest):
@@ -213,7 +213,7 @@ def _is_sent_once(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
     return (
         sum(
             type(asked) is Send and type(asked.message) is kind and asked.peer == to
-            for asked in swarm.asked
+            for asked in swarm.dispatcher.effects
         )
         == 1
     )

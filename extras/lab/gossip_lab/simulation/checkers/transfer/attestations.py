@@ -147,7 +147,8 @@ class AttestationRoundNaming(Checker):
             return
         # A peer that became reachable only now may be the first to report the rounds of the others.
         found_somebody = any(
-            isinstance(each, Report) and "subject" in each.fields for each in self.swarm.asked
+            isinstance(each, Report) and "subject" in each.fields
+            for each in self.swarm.dispatcher.effects
         )
         self.demand(
             ask.round_id > 0 or found_somebody,

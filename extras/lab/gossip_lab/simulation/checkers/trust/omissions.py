@@ -194,7 +194,7 @@ class OmissionSkipsFollowCommits(HistoryChecker):
     @on_effect
     def judge_accusations(self, send: Send, commit: Commit) -> None:
         history = self.records.get(commit.parent)
-        if commit.server != self.peer or type(self.swarm.handling) is not Aggregated:
+        if commit.server != self.peer or type(self.swarm.dispatcher.event) is not Aggregated:
             return
         if not self.core.settings.f or history is None:
             return
