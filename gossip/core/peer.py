@@ -395,7 +395,8 @@ class Peer:
                 effects = membership.on_link(peer, True, "", now)
                 return effects + ([self.hello_exchange.to(peer)] if greets else [])
             case LinkDown(peer, reason):
-                # A restarted peer needs no state before the first commit.
+                # Before the first commit a peer that returns needs no state, so its lost link does
+                # not make it absent from the rounds.
                 if self.rounds.round_id > 0:
                     self.rounds.on_disconnect(peer)
                 return membership.on_link(peer, False, reason, now)
@@ -781,7 +782,7 @@ class Peer:
         self.shutdown.note(change, now)
         effects = self._announce(change)
         if change.what in ("joined", "alive_again"):
-            self.peer_progress.expect_words(change.peer)
+            self.peer_progress.expect_hello(change.peer)
         if self.phase == "gathering":
             effects += self._decide(now)
         elif self.phase == "running":
@@ -877,9 +878,8 @@ class Peer:
             and self._rolling.participant.has_answered()
         )
         if self._leaving.breaks_obligation(must_stay) or (was_running and cut_off):
-            # An unreachable peer may have this peer's update of the round. Draining would announce
-            # that no server has an update of this peer, which would be false. So leave without
-            # draining.
+            # A departure announces that no server has this peer's update of the round. An
+            # unreachable server may have it, so leave without this announcement.
             return self._leave(now)
         effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.final_check.stop()

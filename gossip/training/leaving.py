@@ -58,7 +58,7 @@ class Leaving:
         hurry: Callable[[], bool] = lambda: run.is_asked_to_stop  # noqa: E731
         stepper, saves = run.stepper, rounds.checkpoints
         if not run.in_round:
-            stepper.end_boundary()
+            stepper.note_script_ready()
         rounds.undo_local_steps()
         try:
             if finished:

@@ -138,7 +138,7 @@ class LocalSteps(EveryStep):
         self._at_anchor = False
 
     @property
-    def is_complete(self) -> bool:
+    def is_round_due(self) -> bool:
         return self.ends_early or self.taken == self.total
 
     def step(self, skipped: bool = False, since: float = 0.0) -> bool:
@@ -230,7 +230,7 @@ class LocalSteps(EveryStep):
         else:
             own.copy_(now)
 
-    def discard_update(self) -> None:
+    def discard_steps(self) -> None:
         """Discard the steps of the last update. With fragments, the local parameters become those
         before these steps."""
         if self._own_parameters:
@@ -353,7 +353,7 @@ class LocalSteps(EveryStep):
         if not self.taken:
             self._is_apart = False
 
-    def end_boundary(self) -> None:
+    def note_script_ready(self) -> None:
         """Record that the script has completed its work after a round, so that its extra state now
         belongs to the present parameters."""
         if not self.taken:

@@ -131,7 +131,7 @@ class ScriptRounds:
         self._node.log_line(skipped="overlap")
         self.dropped = self._extra.in_flight
         stepper, batches = self._run.stepper, self.batches
-        stepper.discard_update()
+        stepper.discard_steps()
         stepper.resume_after_round()
         batches.drop()
         batches.is_outdated = False

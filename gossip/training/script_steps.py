@@ -154,7 +154,7 @@ class ScriptSteps:
         if stepper.good == 1 and not run.model.steps:
             # raise UnsupportedModel before the first checkpoint
             run.model.plan_own()
-        if stepper.is_complete:
+        if stepper.is_round_due:
             self._end_round(loss, overflow, kind)
         else:
             self.end_local_step()
@@ -269,7 +269,7 @@ class ScriptSteps:
         self._rounds.undo_dropped()
         extra.load_all()
         extra.follow_steps()
-        self._run.stepper.end_boundary()
+        self._run.stepper.note_script_ready()
         if checkpoints.has_new_step:
             checkpoints.has_new_step = False
             self.stop_if_asked()

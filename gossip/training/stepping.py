@@ -1,6 +1,9 @@
 """Strategies for the steps between two rounds. All strategies have the interface of ``EveryStep``.
 
-The anchor is the set of parameters that all peers share after the last round.
+``EveryStep`` is the strategy without local steps: each step is a round, so most methods do nothing.
+``LocalSteps`` and its subclasses (``local_steps.py``) step the local parameters several times
+before a round. The *anchor* is the set of parameters that all peers share after the last round. The
+*extra state* is the state of the script besides model and optimizer, such as that of schedulers.
 """
 
 from __future__ import annotations
@@ -44,8 +47,8 @@ class EveryStep:
     Attributes:
         own_optimizer: The script's optimizer, if its state belongs to this peer alone.
         total: Planned number of steps of a round.
-        taken: Number of steps since the last round.
-        good: Number of steps since the last round that were not skipped.
+        taken: Number of local steps since the last round; always 0 if every step is a round.
+        good: Number of these steps that were not skipped.
         ends_early: Whether this peer takes part in the round before its last planned step.
     """
 
@@ -55,8 +58,8 @@ class EveryStep:
         self.total, self.taken, self.good, self.ends_early = total, 0, 0, False
 
     @property
-    def is_complete(self) -> bool:
-        """Whether a round follows the steps that were made."""
+    def is_round_due(self) -> bool:
+        """Whether enough steps were taken for a round."""
         return True
 
     def step(self, skipped: bool = False, since: float = 0.0) -> bool:
@@ -83,8 +86,8 @@ class EveryStep:
     def continue_before_result(self) -> None:
         """Continue after an offered update, before its round is applied."""
 
-    def discard_update(self) -> None:
-        """Discard the steps after the update that ``load_update`` has loaded."""
+    def discard_steps(self) -> None:
+        """Discard the steps that were taken since the last call of ``load_update``."""
 
     def undo_steps(self) -> int:
         """Undo the steps since the last round, and return the number of undone steps."""
@@ -116,6 +119,6 @@ class EveryStep:
     def on_state_loaded(self, states: dict[str, Any]) -> None:
         """Record that another peer's state was loaded, with the extra state ``states``."""
 
-    def end_boundary(self) -> None:
-        """Record that the script has completed its work after a round, so that its extra state now
-        belongs to the present parameters."""
+    def note_script_ready(self) -> None:
+        """Record that the script has completed its work after a round, such as the step of a
+        scheduler. Its extra state now belongs to the present parameters."""

@@ -1,5 +1,5 @@
-"""Folding of repeated events into one line with their number. This module reads no clock: the time
-is an argument."""
+"""Folding of repeated events into one line with a count. This module reads no clock: the time is an
+argument."""
 
 from __future__ import annotations
 
@@ -80,15 +80,15 @@ class EventFolder:
                 f"{kind.last[:1]} {kind.held} more in {took_s:.0f} s{who}, the last{ago}: "
                 f"{kind.last[2:]}"
             )
-            # A kind that continues gets one line in each window.
+            # If further lines of this kind arrive, the next window shows one line for all of them.
             self._kinds[key] = _Kind(now, shown=BURST)
         return lines
 
 
 def folded(happenings: Sequence[Happening], most: int) -> list[tuple[Happening, int]]:
     """Return at most ``most`` of the last events, in order, each with a number of occurrences. A
-    kind of event has one entry, its last event. Deaths, faults, pauses and errors are never
-    folded."""
+    kind of event has one entry, its last event. Each death, fault, pause and error has its own
+    entry."""
     found: list[tuple[Happening, int]] = []
     places: dict[str, int] = {}
     for happening in reversed(happenings):

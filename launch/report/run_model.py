@@ -70,6 +70,7 @@ class RunModel:
         self.progress = RoundProgress(state)
         self.failures = Failures(state, self.progress)
         self.lives = Lives(state, self.progress, self.failures)
+        # Some attributes are no parts, but no handler belongs to their types.
         parts = {type(part): part for part in (*vars(self).values(), self)}
         if not details:
             del parts[ServerTurns]
@@ -130,7 +131,8 @@ class RunModel:
                 row.state = "starting"
         lines = self.apply(event)
         if isinstance(event, events.Exited) and event.code and not (event.stopping or lines):
-            row = self.rows[event.peer]  # Its launcher has printed the error itself.
+            # The launcher printed this error at that time, but no event has a sentence for it.
+            row = self.rows[event.peer]
             lines = [f"x peer {row.peer} ended {at_round(row.round + 1)} ({row.exit})"]
         if isinstance(event, events.Halted) and event.exit_code:
             # Without a launcher, no other event reports that the process failed.
@@ -159,7 +161,9 @@ class RunModel:
         return True
 
     def _replaces_commit(self, commit: CommitRow) -> bool:
-        """Replace an earlier commit of the same round and stage. Return whether there was one."""
+        """Replace an earlier commit of the same round and stage. Return whether there was one. The
+        commits of a stage arrive in the order of their rounds, except after a fork, so the search
+        ends at an earlier round."""
         for place in range(len(self.commits) - 1, -1, -1):
             if self.commits[place].stage != commit.stage:
                 continue
@@ -180,7 +184,7 @@ takes. The first is the row of the peer that wrote the event, the second that of
 
 def _handlers(part: type) -> Iterator[tuple[str, Handler]]:
     """Yield the name of each kind of event that a part applies, with its method ``_on_...``. The
-    annotation of the parameter ``event`` names the kinds."""
+    annotation of the parameter ``event`` names the kinds. All other parameters are rows."""
     for name, method in vars(part).items():
         if name.startswith("_on_"):
             types = method.__annotations__

@@ -112,7 +112,7 @@ def test_the_update_is_the_model_difference_and_the_parameters_are_the_anchor_ag
     for seed in range(3):
         backward(model, seed)
         steps.step()
-        assert steps.is_complete == (seed == 2)
+        assert steps.is_round_due == (seed == 2)
     after = flat_parameters(model)
     assert not steps.load_update(False).is_useless
     difference = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])  # type: ignore[union-attr]
@@ -173,7 +173,7 @@ def test_what_goes_with_the_anchor_is_of_its_step() -> None:
     step_once()
     steps.load_update(False)
     assert steps.anchor_extra == {"value": [0]}, "the script has yet to step behind it"
-    steps.end_boundary()
+    steps.note_script_ready()
     assert steps.anchor_extra is None, "it is what the script has now"
 
 

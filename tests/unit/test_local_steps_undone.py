@@ -242,7 +242,7 @@ def test_a_round_that_was_ended_early_leaves_the_next_one_whole() -> None:
     _, steps = local(3)
     steps.step()
     steps.ends_early = True
-    assert steps.is_complete
+    assert steps.is_round_due
     steps.load_update(False)
     steps.step()
-    assert not steps.is_complete
+    assert not steps.is_round_due

@@ -54,7 +54,7 @@ class PeerProgress:
         self._unannounced.discard(peer)
         return self.bootstrap.record_hello(peer, hello, now)
 
-    def expect_words(self, peer: PeerId) -> None:
+    def expect_hello(self, peer: PeerId) -> None:
         """Record that a connected peer has not announced its round yet. Its link may be busy with
         payloads for other peers on the same host, which the local peer cannot observe."""
         member = self.members.members.get(peer)

@@ -17,13 +17,13 @@ Held = dict[int, tuple[Commit, Payload | None, bool]]
 
 
 class AttemptLocks:
-    """Last attempt of each shard in the rounds that this peer has left. The key is the round and
-    the parent hash of its commits.
+    """Last attempt of each shard in the last ``LOCKED_ROUNDS`` rounds that this peer has left. The
+    key is the round and the parent hash of its commits.
 
-    The peer takes part in no attempt before the stored attempt. The number of attempts skipped
-    because of claims is stored as well. If the peer leaves a round in which some shards are
-    committed, these commits are stored until it leaves another such round. Without them, the peer
-    could record a second result.
+    If the peer returns to a round, it takes part in no attempt before the stored attempt. The
+    number of attempts skipped because of claims is stored as well. If only some shards of a round
+    are committed, their commits are stored, too, but only those of the last such round. Without
+    them, the peer could record a second result. The locks are in memory: a restarted peer has none.
     """
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class AttemptLocks:
 
     def keep_finished(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
         """Record the attempts of a round that this peer has committed. If this peer made the
-        result, the following attempt is recorded instead, so that the peer cannot make a second
-        result in the same attempt."""
+        result, its lock is one attempt later, so that the peer cannot make a second result in the
+        same attempt."""
         self._attempts[round_id, parent] = tuple(
             [(shard.attempt + shard.made_here, shard.claims.skipped) for shard in shards]
         )

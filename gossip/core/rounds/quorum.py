@@ -50,10 +50,12 @@ class Quorum:
         self.view, self.departures = self.attendance.view, self.attendance.departures
 
     def members(self) -> int:
-        """Return the size of the roster without the peers that have left."""
+        """Return the size of the roster without the peers that have departed. A peer announces its
+        departure only if no server has its update of this round. So each quorum is a majority of
+        the peers that may reply, whether or not its server has received the announcement."""
         present = self.present
-        left = self.departures.count_left(present.roster.peers, present.round_id)
-        return len(present.roster) - left
+        departed = self.departures.count_left(present.roster.peers, present.round_id)
+        return len(present.roster) - departed
 
     def required(self) -> int:
         """Return the number of replies that a round needs: a majority of the roster, without the
@@ -61,8 +63,8 @@ class Quorum:
         number is 1 (``_majority``).
 
         A round that does not change the membership also needs as many replies as the rule needs
-        updates. Otherwise, if there are too few peers for the rule, empty rounds would follow each
-        other at once, and the training would be over before a peer returns.
+        updates. Without this condition, a run with too few peers would complete empty rounds
+        immediately, and the training would be over before a peer returns.
         """
         members, roster = self.members(), self.present.roster
         quorum = self._majority(members)
@@ -79,8 +81,8 @@ class Quorum:
         quorum = quorum_of(self.settings, members)
         if self.settings.rounds.on_minority == "continue":
             roster, is_gone = self.present.roster, self.view.is_gone
-            left = sum([peer == self.local or not is_gone(peer) for peer in roster])
-            quorum = min(quorum, quorum_of(self.settings, left))
+            remaining = sum([peer == self.local or not is_gone(peer) for peer in roster])
+            quorum = min(quorum, quorum_of(self.settings, remaining))
         return min(quorum, self._without_ended(quorum))
 
     def _without_ended(self, quorum: int) -> int:
@@ -95,20 +97,19 @@ class Quorum:
         if not self.view.ended:
             return quorum
         roster = self.present.roster
-        left = [peer for peer in roster if not self.view.has_ended(peer)]
-        if len(left) >= quorum or any(
-            peer != self.local and self.skip_reason(peer) for peer in left
+        remaining = [peer for peer in roster if not self.view.has_ended(peer)]
+        if len(remaining) >= quorum or any(
+            peer != self.local and self.skip_reason(peer) for peer in remaining
         ):
             return quorum
         newcomers = sum(
             [peer not in roster and not self.skip_reason(peer) for peer in self.joining]
         )
-        return max(1, len(left)) if len(left) + newcomers >= quorum else quorum
+        return max(1, len(remaining)) if len(remaining) + newcomers >= quorum else quorum
 
     def peers_with_rejected_result(self, shard: ShardRound) -> list[PeerId]:
-        """Return the reachable members of the roster that have sent a result but no update, if this
-        peer has rejected the result. These members have recorded the result, so they send no
-        update."""
+        """Return the reachable members of the roster that have recorded a result which this peer
+        has rejected. These members send the result instead of an update."""
         return [
             p
             for p in sorted(shard.rejected_from)
@@ -122,8 +123,8 @@ class Quorum:
 
         This is the case if a quorum has replied. It is also the case if the peers with a reply and
         ``peers_with_rejected_result`` together are a majority, and no other peer can reply any
-        more. Without this second case the round would never end. If the few updates are not enough
-        for the rule, the round has no result.
+        more. Without this second case the round would never end. Its outcome differs from the
+        rejected result. If the few updates are not enough for the rule, the round has no result.
         """
         served = shard.served
         if len(served.answers) >= self.required():

@@ -1,36 +1,64 @@
 """Rolling rounds: collect updates, reach a quorum, aggregate, commit, or move to the next server.
 
-Every peer is a participant of each round, and serves a shard when its attempt begins. A peer ends a
-round when it has a commit of every shard, and then applies all these commits. No peer waits for a
-skipped peer, which is dead, unreachable, finished, or silent since its connection was lost
+In attempt a, ``order[a % len(order)]`` serves a shard. Each peer of the round sends its ``Update``
+to this server. After a quorum of updates the server runs the rule and broadcasts the ``Commit``. A
+peer ends a round when it has recorded a commit of every shard, and then applies all of them. No
+peer waits for a skipped peer: it is dead, unreachable, finished, or silent since its link was lost
 (``skip_reason``).
 
-**A failed server.** Attempt a of a shard is served by ``order[a % len(order)]``. Each peer decides
-alone that its attempt has failed. Reasons are that the server is skipped, makes no progress in
-time, or replies that it does not serve. The server itself has the same timeout. With f > 0, an
-attempt also fails if the peer rejects the result of the server. A server that was paused leaves its
-attempt. After a failure the peer sends its update to the next attempt with a server that is not
-skipped. A peer also follows the claims of other peers that a later attempt has begun. If earlier
-claims of a peer have caused too much waiting, its unexplained claims are deferred
-(``later_turns.py``). There is no vote.
+**A failed server.** There is no vote. Each peer decides alone to leave its attempt:
 
-**Two results.** A server commits after a quorum has replied. The following properties require that
-the quorum is a majority. This is not so with fewer than three peers, ``quorum = "available"`` or
-``on_minority = "continue"`` (``quorum.py``). A peer in a later attempt does not record a commit
-that was sent under an earlier attempt. It forwards the commit to its present server, which
-re-issues the commit and does not aggregate again. A peer that lacks a commit requests it from a
-peer that has it (``CommitRequest``). A peer that returns to a round takes part in no earlier
-attempt than before (``AttemptLocks``). So a round can have two results only if a server aggregates
-the updates of peers that are already in a later attempt, before this server receives a message of
-that attempt. A server that notices its own pause leaves its attempts (``on_pause``). The server of
-a later attempt requests missing updates, and this request also reaches the earlier server. With f >
-0, a peer that follows an unexplained claim withdraws its update, and the earlier server drops that
-update unless the rule already uses it. The remaining cases are detected, not prevented: a pause or
-delay that no peer notices, two isolated sides, and a Byzantine server that sends different commits.
-In these cases the hash chains differ. The branch that more peers have reported wins. If two
-branches have the same number of peers, the branch with the lower hash wins
+- the server is skipped, makes no progress before the timeout, or replies that it does not serve;
+- with f > 0, the peer rejects the result of the server;
+- the server notices that its own process was paused (``on_pause``).
+
+The peer enters the next attempt with a server that is not skipped, and sends its update again, with
+the number of this attempt. The first such update, or its own decision, makes the next server enter
+the attempt. In attempts after the first, the server requests missing updates (``UpdateRequest``).
+It needs no proof that the earlier server has failed, but it needs a quorum as before.
+
+Every ``Update`` and ``UpdateRequest`` with a later attempt than that of the receiver is a *claim*
+that the later attempt has begun. The receiver follows the claim, so all peers reach the latest
+attempt. With f > 0 a claim may be false. A claim is *explained* if the receiver itself sees a
+reason to leave the attempts before it (``later_turns.py``). The delay by the unexplained claims of
+one peer is bounded: after too much delay, its claims wait until the receiver leaves its attempt for
+another reason, or until a waiting time that doubles has passed.
+
+An update that was sent in an earlier attempt stays valid for the earlier server. There is one
+exception: with f > 0, a peer that follows an unexplained claim withdraws its update with
+``NotServing``. The earlier server then drops the update, unless the rule is already running.
+
+A server that returns enters the present attempt by a claim. A restarted server adopts the state of
+another peer, and is skipped until its ``Hello`` announces a round. In its first round it requests
+updates in attempt 0 as well, because its former process may have made a commit (``come_into``).
+
+**Two results.** Let attempts a < b of a shard both reach a quorum of updates, and let both quorums
+be majorities of one roster. Then some peer p has sent its update in both attempts. The attempts of
+a peer only increase, so p has sent the update of b last, and had recorded no commit then. A peer
+with a commit replies with this commit instead (``reissue``: the same result under the number b),
+and the server of b records and broadcasts it. So p has left attempt a before the commit of a has
+reached p. From then on p does not record the commit of a, but forwards it to the server of b, which
+adopts it, too, unless it has made its own result before (``_accept``).
+
+So two results need a race: the commit of a reaches p only after p has left a, and the server of b
+only after this server has made its own result. The server of a makes no commit any more after it
+has received a claim or noticed a pause. This makes the race rare, but a delay can still cause it:
+unlike PBFT, an attempt has no prepare phase.
+
+The argument does not hold, and a round can have two results, in these cases:
+
+- The quorums are not majorities of one roster: it has fewer than three members, or the run has
+  ``quorum = "available"`` or ``on_minority = "continue"`` (``quorum.py``).
+- With f > 0, members have recorded a result that the server of b rejects (``Quorum.suffices``).
+- p is Byzantine and sends updates in both attempts. The quorum is not enlarged for this case.
+- p was restarted between its updates. ``AttemptLocks`` bind a peer that returns from another
+  branch, but not a new process.
+- A Byzantine server sends different commits.
+
+Two results are detected: the hash chains of the peers differ. The branch that more peers have
+reported wins, and of two equal branches the one with the lower hash
 (``LagDetector.record_branch``). If minorities may continue, ``fork_choice.py`` decides. The other
-peers adopt the state of the winning side (docs/limits.md).
+peers adopt the state of the winning branch (docs/limits.md).
 """
 
 from __future__ import annotations
@@ -220,7 +248,7 @@ class RollingRounds:
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Adopt the state of another peer. It is the state before ``round_id``.
 
-        Raises: The errors of ``LocalProgress.check``. After an error nothing has changed.
+        Raises: The errors of ``check``. After an error nothing has changed.
         """
         self.replicated.adopt(round_id, chain, snapshot)
         self.log.clear()
@@ -230,8 +258,8 @@ class RollingRounds:
         self.trainer.restart()
 
     def come_back(self) -> None:
-        """Record that this peer begins the present round with an adopted state, so it may have
-        missed messages of this round."""
+        """Record that this peer begins the present round with an adopted state. It may have missed
+        commits of this round, so as a server it requests the updates of all peers."""
         self.server.come_into(self.round_id)
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
@@ -515,9 +543,10 @@ class RollingRounds:
         self.participant.attempt_locks.keep_finished(
             present.round_id, present.parent, present.shards
         )
-        # computed before ``append``, which changes to the next round
+        # ``append`` changes to the roster of the next round.
         expected = self.server.quorum.expected()
         coming, locked = held[0][0].roster, present.locked
+        # Number of reachable members of the next round.
         alive = (
             len(expected)
             if coming == present.roster.peers and not locked
@@ -542,8 +571,9 @@ class RollingRounds:
     # --- peers in other rounds --------------------------------------------------------------------
 
     def _on_later_round(self, event: Received, message: RoundMessage, now: float) -> list[Effect]:
-        """Store a message of a later round. The missing commits of the rounds before it may be in
-        transit. If they do not arrive, this peer requests them."""
+        """Store a message of a later round, or of any round while this peer takes part in none. The
+        missing commits of the rounds before it may be in transit. If they do not arrive, this peer
+        requests them."""
         if not self.settings.may_be(event.sender) or message.shard >= len(self.shard_bytes):
             return []
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
