@@ -9,6 +9,7 @@ from typing import Any
 from torch.optim.lr_scheduler import LRScheduler
 
 import gossip
+from gossip.errors import ConfigError
 from gossip.training import counts_steps, steps_of
 
 
@@ -21,7 +22,7 @@ class RunClock:
     """
 
     def __init__(self, peer: gossip.Session) -> None:
-        self._peer = peer
+        self._peer, self._planned = peer, peer.planned_peers
         self._steps: Iterator[int] = iter(())
         self.step, self.total, self.over = 0, 0, False
         self._seen = -1  # The step of the run at the last ``follow``.
@@ -37,10 +38,20 @@ class RunClock:
     def follow(self, schedulers: Iterable[Any] = ()) -> int:
         """Return the step of the run, and align schedulers with it. ``schedulers``: schedulers that
         the loop steps once per step. During one step of the loop, the run may have made several
-        steps, if this peer has missed rounds, or none, if this peer was too late for the round."""
+        steps, if this peer has missed rounds, or none, if this peer was too late for the round.
+
+        Raises: ConfigError: The checkpoint has epochs for another number of peers, but the library
+            has planned its steps already.
+        """
         if self._peer.step != self._seen or self._peer.finished:
             self.over = next(self._steps, None) is None
             self._seen = self._peer.step
+        if (planned := self._peer.planned_peers) != self._planned:
+            raise ConfigError(
+                f"the checkpoint has epochs for {planned} peers, and the steps of this Trainer are "
+                f"planned for {self._planned}",
+                f"resume with -n {planned}; with --min-peers fewer of them may start",
+            )
         self.step = min(self._peer.step, self.total)
         for scheduler in schedulers:
             if counts_steps(scheduler):

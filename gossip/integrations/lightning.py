@@ -16,6 +16,8 @@ from gossip.errors import ConfigError
 
 from .clock import RunClock, TrainLoader
 
+AVERAGING = {"WeightAveraging", "StochasticWeightAveraging"}
+"""Names of callbacks that replace the weights of the model by an average."""
 FOREVER = 2**40
 """Number of steps for a Trainer without a limit."""
 
@@ -65,8 +67,17 @@ class GossipStrategy(SingleDeviceStrategy):
     def setup_optimizers(self, trainer: Any) -> None:
         """Create the optimizers, and connect them to the swarm.
 
-        Raises: ConfigError: The script asks the Trainer to resume from its own checkpoint.
+        Raises: ConfigError: The script asks the Trainer to resume from its own checkpoint, or has a
+            callback that averages weights.
         """
+        for callback in trainer.callbacks:
+            if AVERAGING & {kind.__name__ for kind in type(callback).__mro__}:
+                raise ConfigError(
+                    f"{type(callback).__name__}: its average is not in the state that returning "
+                    "peers and checkpoints receive",
+                    "update the average in peer.each_step, and pass it to peer.keep "
+                    "(peer = trainer.strategy.peer)",
+                )
         if trainer.ckpt_path is not None:
             raise ConfigError(
                 "ckpt_path: a peer's state is part of the run's checkpoints",
@@ -80,7 +91,11 @@ class GossipStrategy(SingleDeviceStrategy):
 
     def process_dataloader(self, dataloader: object) -> object:
         """Return a loader of this peer's share of the training data. Loaders of other data are
-        returned unchanged."""
+        returned unchanged.
+
+        Raises: ConfigError: The data are a stream without a length, of which Lightning requests
+            each batch before the step on the previous one.
+        """
         trainer = self.lightning_module.trainer
         fits = trainer.state.fn == TrainerFn.FITTING and trainer.training
         if not fits or trainer.sanity_checking or trainer.train_dataloader is not None:
@@ -88,6 +103,11 @@ class GossipStrategy(SingleDeviceStrategy):
         accumulate = trainer.accumulate_grad_batches
         loader = self.peer.shard(dataloader, accumulate=accumulate)
         if isinstance(dataloader, DataLoader) and isinstance(dataloader.dataset, IterableDataset):
+            if not hasattr(dataloader.dataset, "__len__"):
+                raise ConfigError(
+                    "a stream without a length: Lightning reads it one batch ahead",
+                    "add __len__ to the data set: its number of samples, over all peers",
+                )
             return loader
         self._train_loader = TrainLoader(loader, accumulate, self._clock, self._follow)
         return self._train_loader

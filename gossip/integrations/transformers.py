@@ -58,7 +58,8 @@ class GossipCallback(TrainerCallback):
 
     def _follow(self, state: Any, control: Any) -> None:
         trainer, had_all = self._trainer, state.global_step >= state.max_steps
-        state.global_step = trainer.clock.follow([trainer.lr_scheduler])
+        before, state.global_step = state.global_step, trainer.clock.follow([trainer.lr_scheduler])
+        trainer.leave_out(state.global_step - before)
         if trainer.train_loader is not None:
             state.epoch = state.global_step / trainer.train_loader.steps
         if trainer.clock.over or had_all:
@@ -85,6 +86,7 @@ class GossipMixin(_Trained):
     """
 
     lr_scheduler: Any
+    _globalstep_last_logged: int
     train_loader: TrainLoader | None = None
 
     def __init__(
@@ -170,6 +172,11 @@ class GossipMixin(_Trained):
     def is_local_process_zero(self) -> bool:
         """Whether this is the main peer of the run. A machine has no main peer of its own."""
         return self.peer.is_main
+
+    def leave_out(self, steps: int) -> None:
+        """Leave out ``steps`` when the Trainer divides the sum of its losses by the number of steps
+        since the last log. This peer has no loss of them."""
+        self._globalstep_last_logged += steps
 
     def save_model(self, *args: Any, **others: Any) -> None:
         """Save the model, but only on the main peer."""

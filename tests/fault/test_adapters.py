@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from code_blocks import every_block
 from effort import effort
 from torch.utils.data import DataLoader
 
+import gossip
+from gossip.errors import ConfigError
 from gossip.run.telemetry import read_lines
 
 LIBRARIES = ("lightning", "transformers", "accelerate")
@@ -209,3 +212,36 @@ def test_python_on_the_pages_about_libraries_is_executed(
         made = shown_python.execute(block.text, str(block), surroundings(page), tmp_path)
         trainer = made.get("trainer")
         (made["peer"] if trainer is None else getattr(trainer, "strategy", trainer).peer).close()
+
+
+def test_averages_of_lightning_and_streams_without_a_length_are_refused() -> None:
+    """A returning peer would end with an average of other weights, without an error."""
+    import lightning.pytorch as pl
+    from lightning.pytorch.demos.boring_classes import BoringModel, RandomIterableDataset
+
+    from gossip.integrations.lightning import GossipStrategy
+
+    averages = [pl.callbacks.StochasticWeightAveraging(1e-2)]
+    stream = DataLoader(RandomIterableDataset(32, 8))
+    for loader, callbacks, why in (
+        (DataLoader(torch.randn(8, 32)), averages, "StochasticWeightAveraging"),
+        (stream, [], "without a length"),
+    ):
+        with gossip.init() as peer:
+            trainer = pl.Trainer(
+                strategy=GossipStrategy(peer=peer), max_steps=2, callbacks=callbacks, logger=False
+            )
+            with pytest.raises(ConfigError, match=why):
+                trainer.fit(BoringModel(), loader)
+
+
+def test_a_logged_loss_is_the_mean_of_the_own_steps() -> None:
+    """Also if the run has made steps without this peer."""
+    from gossip.integrations.transformers import GossipCallback, GossipTrainer
+
+    trainer: Any = GossipTrainer.__new__(GossipTrainer)
+    trainer.clock = SimpleNamespace(follow=lambda _: 12, over=False)
+    trainer.lr_scheduler, trainer._globalstep_last_logged = None, 3
+    state = SimpleNamespace(global_step=5, max_steps=20)
+    GossipCallback(trainer)._follow(state, SimpleNamespace())
+    assert (state.global_step, trainer._globalstep_last_logged) == (12, 10)

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from gossip.errors import ConfigError
 from gossip.integrations.clock import RunClock, TrainLoader
 
 
 class Run:
     """A session whose steps are as a test says."""
 
-    step, finished, passed = 0, False, 0
+    step, finished, passed, planned_peers = 0, False, 0, 2
 
     def steps(self, total: int, **save: Any) -> Iterator[int]:
         while (step := self.step) < total and not self.finished:
@@ -54,6 +55,15 @@ def test_a_schedule_is_where_the_run_is_whatever_a_step_was_worth(moves: list[in
         assert schedule.optimizer.param_groups[0]["lr"] == rates[run.step]
     assert clock.over
     assert run.passed == 0
+
+
+def test_a_checkpoint_that_was_planned_for_more_peers_is_refused() -> None:
+    run = Run()
+    clock = RunClock(run)  # type: ignore[arg-type]
+    clock.begin(8, None, None, 3)
+    run.planned_peers = 3  # as the checkpoint says, which is loaded with the first step
+    with pytest.raises(ConfigError, match="epochs for 3 peers"):
+        clock.follow()
 
 
 def test_a_chain_of_schedulers_is_where_the_run_is() -> None:
