@@ -878,8 +878,8 @@ class Peer:
             and self._rolling.participant.has_answered()
         )
         if self._leaving.breaks_obligation(must_stay) or (was_running and cut_off):
-            # A departure announces that no server has this peer's update of the round. An
-            # unreachable server may have it, so leave without this announcement.
+            # A ``Hello`` with the stage "leaving" promises that no server has this peer's update
+            # of the round. An unreachable server may have it, so leave without this promise.
             return self._leave(now)
         effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.final_check.stop()

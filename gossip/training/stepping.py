@@ -47,7 +47,8 @@ class EveryStep:
     Attributes:
         own_optimizer: The script's optimizer, if its state belongs to this peer alone.
         total: Planned number of steps of a round.
-        taken: Number of local steps since the last round; always 0 if every step is a round.
+        taken: Number of local steps since the last round. It is 0 here, because a step that is a
+            round is never waiting for one.
         good: Number of these steps that were not skipped.
         ends_early: Whether this peer takes part in the round before its last planned step.
     """
@@ -74,7 +75,12 @@ class EveryStep:
 
     def load_update(self, overflow: bool, kind: int = 0) -> StepsTaken:
         """Load the update for the round into the gradients. Return the steps that the update
-        covers. ``kind``: kind of the last of these steps."""
+        covers.
+
+        Args:
+            overflow: Whether the gradients of the last step are not finite.
+            kind: Kind of the last step.
+        """
         return StepsTaken(kind=kind, is_useless=overflow, is_skipped=overflow)
 
     def mark_exchanged(self, exchanged: Sequence[Tensor]) -> None:
@@ -90,11 +96,13 @@ class EveryStep:
         """Discard the steps that were taken since the last call of ``load_update``."""
 
     def undo_steps(self) -> int:
-        """Undo the steps since the last round, and return the number of undone steps."""
+        """Undo the steps since the last round, because no round will exchange them. Return the
+        number of undone steps."""
         return 0
 
     def return_to_anchor(self) -> None:
-        """Return to the anchor, and drop steps that no round has exchanged."""
+        """Load the anchor into the model for good, such as at the end of the run. Steps that no
+        round has exchanged are dropped."""
 
     def at_anchor(self) -> AbstractContextManager[None]:
         """Return a context in which the model has the parameters that all peers share."""

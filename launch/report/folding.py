@@ -80,7 +80,7 @@ class EventFolder:
                 f"{kind.last[:1]} {kind.held} more in {took_s:.0f} s{who}, the last{ago}: "
                 f"{kind.last[2:]}"
             )
-            # If further lines of this kind arrive, the next window shows one line for all of them.
+            # The next window shows no line separately, only one line for all of them at its end.
             self._kinds[key] = _Kind(now, shown=BURST)
         return lines
 

@@ -30,9 +30,9 @@ COMMITS_KEPT = 512
 class RunModel:
     """State of a whole run. ``apply`` takes the events in the order in which they arrive.
 
-    Each part of the model applies the events about its subject, and may return lines to print. If
-    no part returns lines, the sentence for this kind of event is printed, if there is one
-    (``sentences``).
+    Each part of the model applies the events about its subject, and may return lines to print; an
+    empty list means to print nothing. If every part returns None, the sentence for this kind of
+    event is printed, if there is one (``sentences``).
 
     Args:
         peers: Ids of the peers, or their number if the ids are 0, 1 and so on. Only events from

@@ -45,7 +45,8 @@ class AttemptLocks:
     def keep_finished(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
         """Record the attempts of a round that this peer has committed. If this peer made the
         result, its lock is one attempt later, so that the peer cannot make a second result in the
-        same attempt."""
+        same attempt. The commits are not stored: a peer that returns to this round has left the
+        branch of its result, and may contribute to the result of another branch."""
         self._attempts[round_id, parent] = tuple(
             [(shard.attempt + shard.made_here, shard.claims.skipped) for shard in shards]
         )

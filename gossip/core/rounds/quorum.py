@@ -51,8 +51,9 @@ class Quorum:
 
     def members(self) -> int:
         """Return the size of the roster without the peers that have departed. A peer announces its
-        departure only if no server has its update of this round. So each quorum is a majority of
-        the peers that may reply, whether or not its server has received the announcement."""
+        departure only if no server has its update of this round. So, if at least three members
+        remain, each quorum is a majority of the peers that may reply, whether or not its server has
+        received the announcement."""
         present = self.present
         departed = self.departures.count_left(present.roster.peers, present.round_id)
         return len(present.roster) - departed
@@ -90,9 +91,9 @@ class Quorum:
         reachable, and are at least ``quorum`` peers together with the newcomers, the result is the
         number of remaining members. Otherwise it is ``quorum``.
 
-        In the first case all remaining members must reply. So the two sides of a partition cannot
-        both close an attempt, and this peer receives every result that a remaining member has
-        recorded.
+        With the smaller quorum every remaining member must reply. So the two sides of a partition
+        cannot both close an attempt, and this peer receives every result that a remaining member
+        has recorded.
         """
         if not self.view.ended:
             return quorum
@@ -123,8 +124,9 @@ class Quorum:
 
         This is the case if a quorum has replied. It is also the case if the peers with a reply and
         ``peers_with_rejected_result`` together are a majority, and no other peer can reply any
-        more. Without this second case the round would never end. Its outcome differs from the
-        rejected result. If the few updates are not enough for the rule, the round has no result.
+        more. Without this second case the round would never end. The branches then differ: the
+        other members have recorded the rejected result. If the few updates are not enough for the
+        rule, the round has no result.
         """
         served = shard.served
         if len(served.answers) >= self.required():

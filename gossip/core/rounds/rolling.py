@@ -8,55 +8,67 @@ peer waits for a skipped peer: it is dead, unreachable, finished, or silent sinc
 
 **A failed server.** There is no vote. Each peer decides alone to leave its attempt:
 
-- the server is skipped, makes no progress before the timeout, or replies that it does not serve;
-- with f > 0, the peer rejects the result of the server;
-- the server notices that its own process was paused (``on_pause``).
+- The server is skipped, or replies ``NotServing``.
+- No result arrives before the timeout. The timeout is extended while bytes of an update or a result
+  still arrive, or while a peer compiles (``patience.py``).
+- With f > 0, the peer rejects the result of the server.
+- The peer is the server itself, and notices that its process was paused (``on_pause``).
 
-The peer enters the next attempt with a server that is not skipped, and sends its update again, with
-the number of this attempt. The first such update, or its own decision, makes the next server enter
-the attempt. In attempts after the first, the server requests missing updates (``UpdateRequest``).
-It needs no proof that the earlier server has failed, but it needs a quorum as before.
+The peer enters the next attempt with a server that is not skipped, or just the next attempt if all
+are skipped. It sends its update again, with the number of this attempt. The first such update, or
+its own decision, makes the next server enter the attempt. In attempts after the first, the server
+requests missing updates (``UpdateRequest``), also from the earlier server. It needs no proof that
+the earlier server has failed, but it needs a quorum as before.
 
 Every ``Update`` and ``UpdateRequest`` with a later attempt than that of the receiver is a *claim*
 that the later attempt has begun. The receiver follows the claim, so all peers reach the latest
 attempt. With f > 0 a claim may be false. A claim is *explained* if the receiver itself sees a
-reason to leave the attempts before it (``later_turns.py``). The delay by the unexplained claims of
-one peer is bounded: after too much delay, its claims wait until the receiver leaves its attempt for
-another reason, or until a waiting time that doubles has passed.
+reason to leave the attempts before it (``later_turns.py``). If the unexplained claims of a peer
+have cost too much time, its next claims wait until the receiver leaves its attempt for another
+reason, or until a waiting time that doubles has passed.
 
 An update that was sent in an earlier attempt stays valid for the earlier server. There is one
-exception: with f > 0, a peer that follows an unexplained claim withdraws its update with
-``NotServing``. The earlier server then drops the update, unless the rule is already running.
+exception: with f > 0, a peer that follows an unexplained claim withdraws its update. For this it
+sends ``NotServing`` to the earlier server, which drops the update unless the rule is running.
 
 A server that returns enters the present attempt by a claim. A restarted server adopts the state of
-another peer, and is skipped until its ``Hello`` announces a round. In its first round it requests
-updates in attempt 0 as well, because its former process may have made a commit (``come_into``).
+another peer. Peers that have recorded its departure skip it until its ``Hello`` announces a round.
+In its first round it requests updates in attempt 0 as well, because its former process may have
+made a commit (``come_into``).
 
 **Two results.** Let attempts a < b of a shard both reach a quorum of updates, and let both quorums
 be majorities of one roster. Then some peer p has sent its update in both attempts. The attempts of
-a peer only increase, so p has sent the update of b last, and had recorded no commit then. A peer
-with a commit replies with this commit instead (``reissue``: the same result under the number b),
-and the server of b records and broadcasts it. So p has left attempt a before the commit of a has
-reached p. From then on p does not record the commit of a, but forwards it to the server of b, which
-adopts it, too, unless it has made its own result before (``_accept``).
+a peer only increase, so p has sent the update of b later. At that time p had recorded no commit of
+the shard, because a peer with a commit replies with this commit instead of an update (``reissue``:
+the same result under the number b; after the round, ``CommitLog.answer_late``). A server that
+receives such a commit records and broadcasts it, and makes no other result. The server of a itself
+records its commit only after it has sent the commit to all peers (``AfterSends``).
 
-So two results need a race: the commit of a reaches p only after p has left a, and the server of b
-only after this server has made its own result. The server of a makes no commit any more after it
-has received a claim or noticed a pause. This makes the race rare, but a delay can still cause it:
-unlike PBFT, an attempt has no prepare phase.
+So both results exist only if
 
-The argument does not hold, and a round can have two results, in these cases:
+- p has left a before the commit of a reached p, and
+- no peer that has the commit of a has reached the server of b before this server made its result.
 
-- The quorums are not majorities of one roster: it has fewer than three members, or the run has
-  ``quorum = "available"`` or ``on_minority = "continue"`` (``quorum.py``).
+This takes messages that are late at the wrong moment, or a server of a that is cut off or dies,
+with all peers that have recorded its result. Three rules make it rare. The server of a makes no
+commit any more after it has received a claim or noticed a pause. The server of b requests the
+updates of all peers. If the commit of a reaches p late, p does not record it, but forwards it once
+to the server of its present attempt (``_accept``). It remains possible: unlike PBFT, an attempt has
+no prepare phase.
+
+A round can also have two results in these cases:
+
+- At most two members remain after departures, so that the quorum is 1. Or the run has ``quorum =
+  "available"`` or ``on_minority = "continue"`` (``quorum.py``). If members have ended for good, the
+  quorum may be smaller, too, but then all others must reply.
 - With f > 0, members have recorded a result that the server of b rejects (``Quorum.suffices``).
 - p is Byzantine and sends updates in both attempts. The quorum is not enlarged for this case.
 - p was restarted between its updates. ``AttemptLocks`` bind a peer that returns from another
-  branch, but not a new process.
+  branch, for the last rounds, but not a new process.
 - A Byzantine server sends different commits.
 
 Two results are detected: the hash chains of the peers differ. The branch that more peers have
-reported wins, and of two equal branches the one with the lower hash
+reported wins. If equally many have reported both, the branch with the lower hash wins
 (``LagDetector.record_branch``). If minorities may continue, ``fork_choice.py`` decides. The other
 peers adopt the state of the winning branch (docs/limits.md).
 """
