@@ -71,9 +71,7 @@ def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             continue
         if {id(p) for p in parameters_of(held)} != {id(p) for p in parameters_of(optimizer)}:
             continue
-        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-        needs_closure = closure is not None and closure.default is inspect.Parameter.empty
-        if needs_closure or any(
+        if _needs_closure(optimizer) or any(
             {name, "step"} <= set(method.__code__.co_names)
             for kind in type(optimizer).__mro__
             if kind is not torch.optim.Optimizer
@@ -82,6 +80,11 @@ def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         ):
             return held
     return optimizer
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
 
 
 def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
@@ -115,19 +118,28 @@ class _UnknownLoss(Tensor):
 
 def _closure_of(optimizer: torch.optim.Optimizer) -> Callable[..., Tensor]:
     """Return a closure for the step with the aggregate. It keeps the gradients, so it raises
-    UnsupportedModel if the weights have changed: the optimizer needs other gradients (SAM)."""
-    values = _values_of(optimizer)
+    UnsupportedModel if the weights or gradients have changed: the optimizer needs other gradients
+    (SAM), or has set them to zero."""
+    values, gradients = _values_of(optimizer), _gradients_of(optimizer)
 
     def keep_gradients(*_: object, **__: object) -> Tensor:
-        if not _are_unchanged(values):
+        if _gradients_of(optimizer) != gradients or not _are_unchanged(values):
             raise UnsupportedModel(
-                f"{type(optimizer).__name__} changes the weights, then calls its closure again",
+                f"{type(optimizer).__name__} changes weights or gradients, then calls its closure",
                 "use an optimizer that needs one gradient for a step; SAM works if it steps an "
                 "inner optimizer",
             )
-        return torch.empty(()).as_subclass(_UnknownLoss)
+        # A meta tensor has no value. torch reads values of some arguments, such as ``alpha``,
+        # without ``__torch_function__``.
+        return torch.empty((), device="meta").as_subclass(_UnknownLoss)
 
     return keep_gradients
+
+
+def _gradients_of(optimizer: torch.optim.Optimizer) -> list[tuple[int, int]]:
+    """Return the id and version of each gradient, which change if the gradient changes."""
+    gradients = [p.grad for p in parameters_of(optimizer)]
+    return [(id(each), -1 if each is None else version_of(each)) for each in gradients]
 
 
 def _values_of(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
@@ -169,8 +181,9 @@ class StepCoordinator:
         self._given = given if isinstance(given, Sequence) else [given]
         self._together = together and len(optimizers) > 1
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
-        # Numbers of the optimizers, other than those of torch, whose script passes a closure.
-        self._closures: set[int] = set()
+        # Numbers of the optimizers whose steps need a closure, and of those, other than torch's, to
+        # which the script passes one.
+        self._closures = {at for at, each in enumerate(optimizers) if _needs_closure(each)}
         self._all = frozenset(range(len(optimizers)))
         self._owned = [{*map(id, parameters_of(each))} for each in optimizers]
         self.stepped: frozenset[int] = frozenset()

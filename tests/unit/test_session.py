@@ -290,17 +290,26 @@ class CallsClosure(torch.optim.Optimizer):
     def step(self, closure=None):
         if closure is None:
             return
+        if self.defaults["uses"] in ("None", "zeros"):
+            self.zero_grad(self.defaults["uses"] == "None")
         loss, parameters = closure(), [p for g in self.param_groups for p in g["params"]]
         lr = loss.item() if self.defaults["uses"] == "loss" else 0.1
         for p in parameters:
-            p.data.add_(p.grad, alpha=-lr)
+            p.data.add_(p.grad, alpha=loss if self.defaults["uses"] == "alpha" else -lr)
         if self.defaults["uses"] == "gradients":
             closure()
 
 
 @pytest.mark.parametrize(
     ("uses", "refusal"),
-    [("", ""), ("loss", "computes with the loss"), ("gradients", "calls its closure again")],
+    [
+        ("", ""),
+        ("loss", "computes with the loss"),
+        ("alpha", "meta tensor"),
+        ("gradients", "then calls its closure"),
+        ("None", "then calls its closure"),
+        ("zeros", "then calls its closure"),
+    ],
 )
 def test_a_closure_within_the_step_gives_neither_a_loss_nor_new_gradients(uses, refusal):
     model, twin = small_model()[0], small_model()[0]
@@ -313,12 +322,34 @@ def test_a_closure_within_the_step_gives_neither_a_loss_nor_new_gradients(uses, 
             return torch.tensor(1.0)
 
         if refusal:
-            with pytest.raises(UnsupportedModel, match=refusal):
+            with pytest.raises((UnsupportedModel, RuntimeError), match=refusal):
                 optimizer.step(closure)
         else:
             optimizer.step(closure)
             step(twin, torch.optim.SGD(twin.parameters(), 0.1), 0)
             assert same_bits(model, twin)
+
+
+class NeedsClosure(torch.optim.SGD):
+    def step(self, closure):
+        return super().step(closure)
+
+
+def test_a_step_that_needs_a_closure_is_made_for_rounds_before_the_scripts_first_step():
+    def node(n):
+        n.prepared()
+        n.apply(0, 0, np.ones(66, np.float32))
+        n.go(1)
+        n.expect(control.AppliedReply)
+        n.halt()
+
+    model = small_model()[0]
+    optimizer = NeedsClosure(model.parameters(), 0.1)
+    before = next(model.parameters()).detach().clone()
+    with FakeNodeSwarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        swarm.session._run.exchange.wait_go()
+    assert torch.allclose(next(model.parameters()), before - 0.1)
 
 
 def test_a_trainer_that_waits_for_a_slow_round_is_not_stalled(monkeypatch):
