@@ -200,10 +200,11 @@ def plan_state(
     moved = {name: each for name, each in parameters.items() if name not in base}
     equal, buffers = dict(extra), {}
     for name, thing in kept.items():
-        if isinstance(thing, torch.nn.Module) and name in equal:
-            places, state = _buffer_places(thing), dict(equal[name])
-            buffers[name] = {key: state.pop(key) for key in tuple(state) if key in places}
-            equal[name] = state
+        state = equal.get(name)  # a module may return anything
+        if isinstance(thing, torch.nn.Module) and isinstance(state, dict):
+            places = {key for key in _buffer_places(thing) if isinstance(state.get(key), Tensor)}
+            buffers[name] = {key: state[key] for key in places}
+            equal[name] = {key: value for key, value in state.items() if key not in places}
     return StateBundle(
         base=StateFile({"model": base}),
         state=StateFile({"model": moved, **of_optimizer}, names),
@@ -440,10 +441,8 @@ def read_packed_state(
         buffers, extra = own["buffers"], settings["extra"]
         if _forms_of(buffers) != settings.pop("buffers"):
             raise ValueError("buffers of kept modules have other shapes than is attested")
-        settings["extra"] = {
-            **extra,
-            **{name: {**extra[name], **buffers[name]} for name in buffers},
-        }
+        for name in buffers:
+            extra[name].update(buffers[name])
     if keeps is not None:
         settings = {"groups": keeps.state_dict()["param_groups"], "extra": {}}
     return {**state, **settings, "model": of_model}

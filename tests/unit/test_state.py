@@ -131,6 +131,13 @@ def test_buffers_of_kept_modules_are_in_the_part_that_may_differ():
         read_packed_state(b"".join([*before[:3], other]))
 
 
+@pytest.mark.parametrize("state", [{"running_mean": 1.5}, ["running_mean", 1]])
+def test_kept_modules_may_have_states_of_other_types(state):
+    model, optimizer = trained("sgd")
+    data = pack_state(model, optimizer, {"own": state}, kept={"own": torch.nn.BatchNorm1d(2)})
+    assert unpack_state(data, model, optimizer)["own"] == state
+
+
 def test_a_state_without_its_settings_leaves_the_own_ones():
     model, optimizer = trained("groups")
     other, other_optimizer = trained("groups", seed=1)
