@@ -218,8 +218,8 @@ def words_of_docs() -> int:
 
 
 BUDGETS = {
-    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 791_908, 700_000),
-    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 518_460, 450_000),
+    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 792_024, 700_000),
+    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 518_576, 450_000),
     "docstrings without a subject, %": Budget(docstrings_without_a_subject, 0.1, 1),
     "uses of functions that say, tell, hear, look, take or give": Budget(vague_verbs, 65, 100),
     "classes with more than 25 attributes": Budget(classes_with_many_attributes, 3, 3),
@@ -237,7 +237,7 @@ BUDGETS = {
     "sentences that break a rule of english, %": Budget(
         lambda: round(share_broken(*FOLDERS, *PAGES), 1), 0.5, 1
     ),
-    "lines of tests": Budget(lines_of_tests, 102_140, 80_000),
+    "lines of tests": Budget(lines_of_tests, 102_178, 80_000),
     "words of docs, results aside": Budget(words_of_docs, 60_000, 60_000),
     "bytes of the changelog": Budget(lambda: len(text_of("CHANGELOG.md").encode()), 8_192, 8_192),
 }
