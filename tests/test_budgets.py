@@ -237,7 +237,7 @@ BUDGETS = {
     "sentences that break a rule of english, %": Budget(
         lambda: round(share_broken(*FOLDERS, *PAGES), 1), 0.5, 1
     ),
-    "lines of tests": Budget(lines_of_tests, 102_178, 80_000),
+    "lines of tests": Budget(lines_of_tests, 102_204, 80_000),
     "words of docs, results aside": Budget(words_of_docs, 60_000, 60_000),
     "bytes of the changelog": Budget(lambda: len(text_of("CHANGELOG.md").encode()), 8_192, 8_192),
 }

@@ -482,9 +482,9 @@ def test_a_state_goes_to_the_trainer_before_the_rounds_on_it(nbytes: int) -> Non
     state = np.arange(nbytes, dtype=np.uint8)
     with NodeRig(core) as stage:
         stage.prepare()
-        core.say(events.Restore(30, Payload(state, nbytes)), StartRound(30, None))
+        core.say(events.Restore(30, Payload(state, nbytes), False, 4), StartRound(30, None))
         told, fds = stage.next()
-        assert told == control.RestoreCommand(30, nbytes)
+        assert told == control.RestoreCommand(30, nbytes, False, 4)
         assert bytes(map_bytes(fds[0], nbytes)) == state.tobytes()
         assert stage.hear().round_id == 30
         stage.trainer.send(events.Restored(30, ""))

@@ -356,6 +356,21 @@ def test_kept_modules_of_a_state_that_has_just_come_are_compared() -> None:
         assert sent == [run.applied.replicas._digest()[1]]
 
 
+def test_the_difference_of_kept_modules_is_unknown() -> None:
+    with prepared_swarm(echo, peers=2) as (swarm, model, optimizer):
+        swarm.session.keep(best=small_model(5)[0])
+        step(model, optimizer, 0)
+        check = swarm.session._run.applied.replicas
+        check._sent = check._digest()
+        agreed = bytearray(check._sent[1])
+        agreed[16 + 2 * check._sent[0].index("kept best: 0.bias")] ^= 1
+        check.note_difference(1, bytes(agreed))
+        check.note_replaced()
+        step(model, optimizer, 1)
+    (found,) = reports(swarm)
+    assert (found.tensors, found.largest) == (("kept best: 0.bias",), -1.0)
+
+
 def halt_after(n: FakeNode) -> None:
     while not isinstance(said := n.next(), control.Close):
         assert isinstance(said, control.AppliedReply | events.Restored | control.DivergenceReport)

@@ -13,6 +13,7 @@ from trainer_fakes import (
     echo,
     flat_parameters,
     pack_state,
+    prepared_swarm,
     small_model,
     step,
 )
@@ -62,6 +63,16 @@ def test_a_kept_object_whose_state_cannot_be_saved_is_refused_at_once() -> None:
     says = pytest.raises(UnsupportedModel, match=r"ema\._extra_state\.0 is a object")
     with FakeNodeSwarm(lambda node: node.halt()) as swarm, says:
         swarm.session.keep(ema=Strange())
+
+
+def test_peers_attest_no_values_of_buffers_of_kept_modules() -> None:
+    module = torch.nn.BatchNorm1d(2)
+    with prepared_swarm(echo) as (swarm, _, _):
+        swarm.session.keep(module=module)
+        plan = swarm.session._run.model.plan_state
+        before = {name: part.digest() for name, part in plan().items()}
+        module.running_mean.add_(1.0)
+        assert [name for name, part in plan().items() if part.digest() != before[name]] == ["own"]
 
 
 def take_steps(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
