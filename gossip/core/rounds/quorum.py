@@ -93,7 +93,7 @@ class Quorum:
 
         With the smaller quorum every remaining member must reply. So the two sides of a partition
         cannot both close an attempt, and this peer receives every result that a remaining member
-        has recorded.
+        has recorded. Ended members are assumed never to return.
         """
         if not self.view.ended:
             return quorum

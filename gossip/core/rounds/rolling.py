@@ -2,9 +2,9 @@
 
 In attempt a, ``order[a % len(order)]`` serves a shard. Each peer of the round sends its ``Update``
 to this server. After a quorum of updates the server runs the rule and broadcasts the ``Commit``. A
-peer ends a round when it has recorded a commit of every shard, and then applies all of them. No
-peer waits for a skipped peer: it is dead, unreachable, finished, or silent since its link was lost
-(``skip_reason``).
+peer ends a round when it has recorded a commit of every shard, and then applies all of them. A peer
+is skipped if it is dead, unreachable, finished, or silent since its link was lost
+(``skip_reason``). No peer waits for a skipped peer.
 
 **A failed server.** There is no vote. Each peer decides alone to leave its attempt:
 
@@ -29,7 +29,8 @@ reason, or until a waiting time that doubles has passed.
 
 An update that was sent in an earlier attempt stays valid for the earlier server. There is one
 exception: with f > 0, a peer that follows an unexplained claim withdraws its update. For this it
-sends ``NotServing`` to the earlier server, which drops the update unless the rule is running.
+sends ``NotServing`` to the earlier server, which drops the update unless the rule is running. After
+the earlier server has received a claim itself, it makes no commit.
 
 A server that returns enters the present attempt by a claim. A restarted server adopts the state of
 another peer. Peers that have recorded its departure skip it until its ``Hello`` announces a round.
@@ -63,8 +64,9 @@ A round can also have two results in these cases:
   quorum may be smaller, too, but then all others must reply.
 - With f > 0, members have recorded a result that the server of b rejects (``Quorum.suffices``).
 - p is Byzantine and sends updates in both attempts. The quorum is not enlarged for this case.
-- p was restarted between its updates. ``AttemptLocks`` bind a peer that returns from another
-  branch, for the last rounds, but not a new process.
+- p was restarted between its updates, so it has no ``AttemptLocks``. Or p has applied the result of
+  a, has left its branch, and contributes to another result: the locks keep the attempts of
+  completed rounds, but not their commits.
 - A Byzantine server sends different commits.
 
 Two results are detected: the hash chains of the peers differ. The branch that more peers have
